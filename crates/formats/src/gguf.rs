@@ -1,0 +1,179 @@
+//! GGUF weight blocks: 32 values along k, for each of n outputs. Source: the `gguf` package,
+//! `quants.py`.
+
+use half::f16;
+
+use crate::error::{FormatError, check_len, product};
+use crate::int_weights::{IntWeights, QuantShape};
+
+/// Values per block.
+const BLOCK: usize = 32;
+
+/// A block type; byte j of the quants holds value j in its low half and value j + 16 in its high
+/// half.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum GgufKind {
+    /// f16 d, 16 bytes: w = d * (q - 8).
+    Q4_0,
+    /// f16 d, f16 m, 16 bytes: w = d * q + m.
+    Q4_1,
+    /// f16 d, 32 signed bytes: w = d * q.
+    Q8_0,
+}
+
+impl GgufKind {
+    /// Bytes of a block.
+    pub fn block_bytes(self) -> usize {
+        match self {
+            Self::Q4_0 => 2 + 16,
+            Self::Q4_1 => 4 + 16,
+            Self::Q8_0 => 2 + 32,
+        }
+    }
+}
+
+/// A weight W [k, n] as GGUF stores it: `bytes` is [n, k/32] blocks.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GgufBlocks {
+    kind: GgufKind,
+    k: usize,
+    n: usize,
+    bytes: Vec<u8>,
+}
+
+impl GgufBlocks {
+    /// Checked blocks.
+    ///
+    /// # Errors
+    /// [`FormatError::Unsupported`] when 32 does not divide k, [`FormatError::WrongShape`] for a
+    /// truncated or overlong buffer, [`FormatError::NotFinite`] for a block's d or m.
+    pub fn new(kind: GgufKind, k: usize, n: usize, bytes: Vec<u8>) -> Result<Self, FormatError> {
+        if !k.is_multiple_of(BLOCK) {
+            return Err(FormatError::unsupported(
+                format!("{kind:?}"),
+                "k",
+                k,
+                "a multiple of 32",
+            ));
+        }
+        product("weight", &[k, n, 4])?;
+        check_len("blocks", bytes.len(), &[n, k / BLOCK, kind.block_bytes()])?;
+        let blocks = Self { kind, k, n, bytes };
+        for (index, block) in blocks.blocks().enumerate() {
+            for value in [blocks.scale(block), blocks.minimum(block)] {
+                if !value.is_finite() {
+                    let value = value.to_f32();
+                    return Err(FormatError::NotFinite {
+                        tensor: "blocks".to_owned(),
+                        index,
+                        value,
+                    });
+                }
+            }
+        }
+        Ok(blocks)
+    }
+
+    /// The blocks of output 0, then of output 1, ...
+    fn blocks(&self) -> impl Iterator<Item = &[u8]> {
+        self.bytes.chunks_exact(self.kind.block_bytes())
+    }
+
+    fn scale(&self, block: &[u8]) -> f16 {
+        f16::from_le_bytes([block[0], block[1]])
+    }
+
+    fn minimum(&self, block: &[u8]) -> f16 {
+        match self.kind {
+            GgufKind::Q4_1 => f16::from_le_bytes([block[2], block[3]]),
+            GgufKind::Q4_0 | GgufKind::Q8_0 => f16::ZERO,
+        }
+    }
+
+    /// The code of value `at` of a block as an unsigned number: Q8_0 with 128 added.
+    fn code(&self, block: &[u8], at: usize) -> u8 {
+        let nibble = |quants: &[u8]| quants[at % 16] >> (4 * (at / 16)) & 15;
+        match self.kind {
+            GgufKind::Q4_0 => nibble(&block[2..]),
+            GgufKind::Q4_1 => nibble(&block[4..]),
+            GgufKind::Q8_0 => block[2 + at] ^ 0x80,
+        }
+    }
+
+    /// Calls `each(row, column, code, block)` for every weight.
+    fn visit(&self, mut each: impl FnMut(usize, usize, u8, &[u8])) {
+        let per_output = self.k / BLOCK;
+        for (index, block) in self.blocks().enumerate() {
+            let (column, first) = (index / per_output, index % per_output * BLOCK);
+            (0..BLOCK).for_each(|at| each(first + at, column, self.code(block, at), block));
+        }
+    }
+
+    /// W [k, n] in f32, with the roundings of the gguf package: exact for Q4_0 and Q8_0, one
+    /// rounding for Q4_1.
+    pub fn dequantize(&self) -> Vec<f32> {
+        let mut weight = vec![0.0; self.k * self.n];
+        let offset = match self.kind {
+            GgufKind::Q4_0 => 8.0,
+            GgufKind::Q4_1 => 0.0,
+            GgufKind::Q8_0 => 128.0,
+        };
+        self.visit(|row, column, code, block| {
+            let scaled = self.scale(block).to_f32() * (f32::from(code) - offset);
+            weight[row * self.n + column] = match self.kind {
+                GgufKind::Q4_1 => scaled + self.minimum(block).to_f32(),
+                GgufKind::Q4_0 | GgufKind::Q8_0 => scaled,
+            };
+        });
+        weight
+    }
+
+    /// The same weight in the common logical form, groups of 32, symmetric: exact.
+    ///
+    /// # Errors
+    /// [`FormatError::Unsupported`] for Q4_1, whose minimum is a float and no integer zero point.
+    pub fn to_int_weights(&self) -> Result<IntWeights, FormatError> {
+        let bits = match self.kind {
+            GgufKind::Q4_0 => 4,
+            GgufKind::Q8_0 => 8,
+            GgufKind::Q4_1 => {
+                let limit = "Q4_0 and Q8_0: a float minimum is no zero point";
+                return Err(FormatError::unsupported(
+                    "the integer form",
+                    "block type",
+                    "Q4_1",
+                    limit,
+                ));
+            }
+        };
+        let shape = QuantShape::new(self.k, self.n, bits, Some(BLOCK))?;
+        let mut codes = vec![0; self.k * self.n];
+        let mut scales = vec![f16::ZERO; shape.groups * self.n];
+        self.visit(|row, column, code, block| {
+            codes[row * self.n + column] = code;
+            scales[row / BLOCK * self.n + column] = self.scale(block);
+        });
+        IntWeights::new(
+            shape,
+            codes,
+            vec![shape.mid_code(); shape.groups * self.n],
+            scales,
+            None,
+        )
+    }
+
+    /// The block type.
+    pub fn kind(&self) -> GgufKind {
+        self.kind
+    }
+
+    /// (k, n).
+    pub fn sizes(&self) -> (usize, usize) {
+        (self.k, self.n)
+    }
+
+    /// [n, k/32] blocks, for a kernel to load.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}

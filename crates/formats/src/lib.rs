@@ -1,0 +1,50 @@
+//! Checkpoint formats of quantized models: read, write, repack. No GPU.
+//!
+//! - [`Checkpoint`] maps safetensors files, single or sharded; [`save`] and [`save_sharded`] write
+//!   them whole or not at all.
+//! - [`QuantConfig`] reads what a checkpoint says about itself; [`PackedLinear::load`] takes one
+//!   linear out of it.
+//! - [`IntWeights`] is the logical form that [`PackedLinear`] packs from and unpacks to in every
+//!   [`Format`]: GPTQ v1 and v2, AWQ gemm and gemv, Marlin, compressed-tensors. [`GgufBlocks`] and
+//!   [`Nvfp4Weights`] are block formats of their own.
+//!
+//! ```no_run
+//! use flashcube_formats::{Checkpoint, PackedLinear, QuantConfig};
+//!
+//! let config = QuantConfig::open("model/config.json")?;
+//! let checkpoint = Checkpoint::open("model")?;
+//! let packed = PackedLinear::load(&checkpoint, "model.layers.0.self_attn.q_proj", &config)?;
+//! let weight: Vec<f32> = packed.unpack()?.dequantize(); // [k, n]
+//! # Ok::<(), flashcube_formats::FormatError>(())
+//! ```
+//!
+//! W is [k in, n out] everywhere, row-major. Bad input is a [`FormatError`] that names the tensor,
+//! the value and the limit; nothing panics and no target file is ever half written.
+
+mod awq;
+mod checkpoint;
+mod compressed_tensors;
+mod config;
+mod element;
+mod error;
+mod gguf;
+mod gptq;
+mod int_weights;
+mod linear;
+mod marlin;
+mod nvfp4;
+mod packed;
+mod words;
+mod write;
+
+pub use checkpoint::{Checkpoint, TensorView};
+pub use config::{Packing, QuantConfig, QuantMethod};
+pub use element::Element;
+pub use error::FormatError;
+pub use gguf::{GgufBlocks, GgufKind};
+pub use gptq::{GptqVersion, check_version, sniff_version};
+pub use int_weights::{IntWeights, QuantShape};
+pub use nvfp4::{Nvfp4Linear, Nvfp4Weights};
+pub use packed::{Format, Layout, PackedLinear, V1Zeros};
+pub use safetensors::Dtype;
+pub use write::{TensorData, save, save_sharded};

@@ -1,0 +1,44 @@
+//! Small real models on the host, with their attention left to the caller.
+//!
+//! [`Bert`] runs everything but the attention itself; each layer hands an [`AttentionCall`] to a
+//! closure, which may be a kernel, the reference, or both. The linear parts are generic over
+//! [`Real`], so the f32 run and its f64 reference are the same code.
+
+use std::path::PathBuf;
+
+mod bert;
+mod config;
+mod error;
+mod layers;
+mod real;
+mod tokenizer;
+mod weights;
+
+#[cfg(feature = "demo")]
+pub mod demo;
+
+pub use bert::{AttentionCall, Bert};
+pub use config::BertConfig;
+pub use error::ModelError;
+pub use layers::{LayerNorm, Linear, gelu};
+pub use real::Real;
+pub use tokenizer::{TokenBatch, Tokenizer, Truncation};
+pub use weights::Checkpoint;
+
+/// Where models and tools lie: `$XDG_DATA_HOME/flashcube`, else `~/.local/share/flashcube`.
+pub fn data_dir() -> PathBuf {
+    let absolute = |name: &str| {
+        std::env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|p| p.is_absolute())
+    };
+    absolute("XDG_DATA_HOME")
+        .or_else(|| std::env::home_dir().map(|home| home.join(".local/share")))
+        .unwrap_or_default()
+        .join("flashcube")
+}
+
+/// Folder of the MiniLM sentence model: `model.safetensors`, `tokenizer.json`, `config.json`.
+pub fn minilm_dir() -> PathBuf {
+    data_dir().join("minilm")
+}

@@ -1,0 +1,139 @@
+//! Entry points of the unit tier.
+
+use cubecl::prelude::*;
+
+use super::*;
+use crate::attention::*;
+use crate::launch::{AttendBlueprint, Fault, RoleSplit};
+use crate::tile::Layout;
+
+/// Strides of the four tensors of a forward pass, in vectors.
+#[derive(CubeType, CubeLaunch, Clone, Copy)]
+pub struct ForwardLayouts {
+    /// q [b, h_q, s_q, d].
+    pub q: Layout,
+    /// k [b, h_kv, s_kv, d].
+    pub k: Layout,
+    /// v [b, h_kv, s_kv, d_v].
+    pub v: Layout,
+    /// out [b, h_q, s_q, d_v].
+    pub out: Layout,
+    /// lse [b, h_q, s_q], in elements; `row` is its last stride.
+    pub lse: Layout,
+}
+
+/// Sizes that stay run-time values, so that one compiled kernel serves every length.
+#[derive(CubeType, CubeLaunch, Clone, Copy)]
+pub struct ForwardSizes {
+    /// Query heads.
+    pub h_q: u32,
+    /// Query heads that share a key/value head.
+    pub group: u32,
+    /// Queries.
+    pub s_q: u32,
+    /// Keys.
+    pub s_kv: u32,
+    /// Tiles along s_q.
+    pub tiles: u32,
+    /// b * h_q * tiles.
+    pub total: usize,
+}
+
+/// `attend_forward` on the unit tier: cube = one tile of query rows of one (batch, head).
+#[cube(launch_unchecked, address_type = "dynamic")]
+pub fn attend_forward_fma<E: Float, N: Size>(
+    q: &[Vector<E, N>],
+    k: &[Vector<E, N>],
+    v: &[Vector<E, N>],
+    out: &mut [Vector<E, N>],
+    lse: &mut [f32],
+    tensors: &LogitTensors,
+    layouts: &ForwardLayouts,
+    sizes: &ForwardSizes,
+    scalars: &LogitScalars,
+    offsets: &TableOffsets,
+    #[comptime] blueprint: AttendBlueprint,
+    #[define(E)] _dtype: ElemType,
+) {
+    if CUBE_POS < sizes.total {
+        run_forward::<E, N>(
+            q, k, v, out, lse, tensors, layouts, sizes, scalars, offsets, blueprint,
+        );
+    }
+}
+
+#[cube]
+fn run_forward<'a, E: Float, N: Size>(
+    q: &'a [Vector<E, N>],
+    k: &'a [Vector<E, N>],
+    v: &'a [Vector<E, N>],
+    out: &'a mut [Vector<E, N>],
+    lse: &'a mut [f32],
+    tensors: &'a LogitTensors,
+    layouts: &ForwardLayouts,
+    sizes: &ForwardSizes,
+    scalars: &'a LogitScalars,
+    offsets: &'a TableOffsets,
+    #[comptime] blueprint: AttendBlueprint,
+) {
+    let features = comptime!(blueprint.features);
+    let shape = comptime!(blueprint.fma_shape());
+    let units = comptime!(shape.units as u32);
+
+    let tile = (CUBE_POS % sizes.tiles as usize) as u32;
+    let lane = (CUBE_POS / sizes.tiles as usize) as u32;
+    let head = lane % sizes.h_q;
+    let batch = lane / sizes.h_q;
+    let mut head_kv = head / sizes.group;
+    if comptime!(blueprint.fault == Some(Fault::WrongKvHead)) {
+        head_kv = head % (sizes.h_q / sizes.group);
+    }
+
+    let inputs = LogitInputs::<'a> {
+        tensors,
+        scalars,
+        offsets,
+        s_q: sizes.s_q,
+        s_kv: sizes.s_kv,
+    };
+    let row0 = tile * units;
+    let at = tile_coords(&inputs, batch, head, row0, features);
+    let range = segments(&at, scalars, units, comptime!(shape.block as u32), features);
+
+    // Units past the tensor's rows follow the last row, so that barriers are met by all.
+    let slot = UNIT_POS % units;
+    let row = row0 + slot;
+    let read = row.min(sizes.s_q - 1u32);
+    let exchange = if comptime!(blueprint.roles == RoleSplit::Softmax) {
+        let words = comptime!(exchange_words(shape.block) * shape.units);
+        ComptimeOption::new_Some(Shared::<[f32]>::new_slice(words))
+    } else {
+        ComptimeOption::new_None()
+    };
+    let mut ctx = FmaCtx::<'a, E, N> {
+        q: RowView::new(q, &layouts.q, batch, head, read, comptime!(shape.len)),
+        k: BlockView::new(k, &layouts.k, batch, head_kv, sizes.s_kv, comptime!(shape.len)),
+        v: BlockView::new(v, &layouts.v, batch, head_kv, sizes.s_kv, comptime!(shape.len_v)),
+        out,
+        lse,
+        out_at: layouts.out.base(batch, head) + read as usize * layouts.out.row,
+        lse_at: layouts.lse.base(batch, head) + read as usize * layouts.lse.row,
+        row: slot,
+        exists: row < sizes.s_q,
+        alive: row < at.len_q,
+        last: row + 1u32 == sizes.s_q,
+        neg_inf: scalars.neg_inf,
+        exchange,
+        shape,
+    };
+    let plan = comptime!(blueprint.loop_plan());
+    if comptime!(blueprint.roles == RoleSplit::Softmax) {
+        if UNIT_POS < units {
+            attend_tile::<Fma<'a, E, N, SplitRoles>>(&mut ctx, &at, &range, &inputs, plan, comptime!(Roles::PRODUCTS));
+        } else {
+            attend_tile::<Fma<'a, E, N, SplitRoles>>(&mut ctx, &at, &range, &inputs, plan, comptime!(Roles::SOFTMAX));
+        }
+    } else {
+        attend_tile::<Fma<'a, E, N, OneRole>>(&mut ctx, &at, &range, &inputs, plan, comptime!(Roles::ALL));
+    }
+}

@@ -1,0 +1,214 @@
+//! Operands of the unit tier in global memory, and its two products.
+
+use cubecl::prelude::*;
+
+use crate::tile::{Fragment, Layout};
+
+/// One row of `len` vectors: the unit's own left operand.
+#[derive(CubeType)]
+pub struct RowView<'a, E: Float, N: Size> {
+    data: &'a [Vector<E, N>],
+    at: usize,
+    #[cube(comptime)]
+    len: usize,
+}
+
+/// Rows of `len` vectors, taken `block` at a time: the right operand.
+#[derive(CubeType)]
+pub struct BlockView<'a, E: Float, N: Size> {
+    data: &'a [Vector<E, N>],
+    base: usize,
+    stride: usize,
+    rows: u32,
+    #[cube(comptime)]
+    len: usize,
+}
+
+#[cube]
+impl<'a, E: Float, N: Size> RowView<'a, E, N> {
+    /// Row `row` of (batch, head), `len` vectors long.
+    pub fn new(
+        data: &'a [Vector<E, N>],
+        layout: &Layout,
+        batch: u32,
+        head: u32,
+        row: u32,
+        #[comptime] len: usize,
+    ) -> RowView<'a, E, N> {
+        RowView::<'a, E, N> {
+            data,
+            at: layout.base(batch, head) + row as usize * layout.row,
+            len,
+        }
+    }
+}
+
+#[cube]
+impl<'a, E: Float, N: Size> BlockView<'a, E, N> {
+    /// The `rows` rows of (batch, head), each `len` vectors long.
+    pub fn new(
+        data: &'a [Vector<E, N>],
+        layout: &Layout,
+        batch: u32,
+        head: u32,
+        rows: u32,
+        #[comptime] len: usize,
+    ) -> BlockView<'a, E, N> {
+        BlockView::<'a, E, N> {
+            data,
+            base: layout.base(batch, head),
+            stride: layout.row,
+            rows,
+            len,
+        }
+    }
+
+    /// First vector of row `c` of block `j`; rows past the end read the last one, whose scores
+    /// are masked and whose weights are zero.
+    fn row(&self, j: u32, #[comptime] c: usize, #[comptime] block: usize) -> usize {
+        let row = j * comptime!(block as u32) + comptime!(c as u32);
+        self.base + row.min(self.rows - 1u32) as usize * self.stride
+    }
+}
+
+/// [block] f32: the unit's row of a block of scores.
+#[derive(CubeType)]
+pub struct ScoreRow {
+    /// The values.
+    pub x: Array<f32>,
+    /// Row of the tile this unit owns.
+    pub row: u32,
+}
+
+#[cube]
+impl ScoreRow {
+    /// Room for a block of scores of the tile's row `row`.
+    pub fn new(row: u32, #[comptime] block: usize) -> ScoreRow {
+        ScoreRow {
+            x: Array::<f32>::new(block),
+            row,
+        }
+    }
+}
+
+/// [len] vectors of f32: the unit's row of an accumulator.
+#[derive(CubeType)]
+pub struct AccRow<N: Size> {
+    /// The values.
+    pub x: Array<Vector<f32, N>>,
+}
+
+#[cube]
+impl<N: Size> AccRow<N> {
+    /// Zeros.
+    pub fn zeroed(#[comptime] len: usize) -> AccRow<N> {
+        let mut x = Array::<Vector<f32, N>>::new(len);
+        for i in 0..len {
+            x[i] = Vector::<f32, N>::zeroed();
+        }
+        AccRow::<N> { x }
+    }
+}
+
+/// (U, block) -> row U of the tile, column c of the block: a unit owns its row alone.
+pub struct RowFragment;
+
+#[cube]
+impl Fragment for RowFragment {
+    type Regs = ScoreRow;
+
+    fn rows(_f: &ScoreRow) -> comptime_type!(usize) {
+        1usize
+    }
+    fn cols(f: &ScoreRow) -> comptime_type!(usize) {
+        f.x.len()
+    }
+    fn get(f: &ScoreRow, #[comptime] _r: usize, #[comptime] c: usize) -> f32 {
+        f.x[c]
+    }
+    fn set(f: &mut ScoreRow, #[comptime] _r: usize, #[comptime] c: usize, x: f32) {
+        f.x[c] = x;
+    }
+    fn row(f: &ScoreRow, #[comptime] _r: usize) -> u32 {
+        f.row
+    }
+    fn col(_f: &ScoreRow, #[comptime] c: usize) -> u32 {
+        comptime!(c as u32).runtime()
+    }
+    fn reduce_max(x: f32) -> f32 {
+        x
+    }
+    fn reduce_sum(x: f32) -> f32 {
+        x
+    }
+}
+
+/// x[c] = sum_d row[d] * block(j)[c][d]: the product that contracts the head dimension.
+#[cube]
+pub fn row_times_transposed<E: Float, N: Size>(
+    row: &RowView<'_, E, N>,
+    blocks: &BlockView<'_, E, N>,
+    j: u32,
+    out: &mut ScoreRow,
+) {
+    let block = out.x.len();
+    let len = comptime!(row.len);
+    let mut at = Array::<usize>::new(block);
+    let mut part = Array::<Vector<f32, N>>::new(block);
+    #[unroll]
+    for c in 0..block {
+        at[c] = blocks.row(j, c, block);
+        part[c] = Vector::<f32, N>::zeroed();
+    }
+    for i in 0..len {
+        let a = Vector::<f32, N>::cast_from(row.data[row.at + i]);
+        #[unroll]
+        for c in 0..block {
+            let b = Vector::<f32, N>::cast_from(blocks.data[at[c] + i]);
+            part[c] = fma(a, b, part[c]);
+        }
+    }
+    #[unroll]
+    for c in 0..block {
+        let lanes = part[c].vector_size();
+        let mut sum = part[c].extract(0usize);
+        #[unroll]
+        for lane in 1..lanes {
+            sum += part[c].extract(lane);
+        }
+        out.x[c] = sum;
+    }
+}
+
+/// acc += sum_c p[c] * block(j)[c]: the product that contracts the sequence. With `hidden` set a
+/// zero weight keeps its row out altogether, NaN and Inf included.
+#[cube]
+pub fn weights_times_block<E: Float, N: Size>(
+    p: &ScoreRow,
+    blocks: &BlockView<'_, E, N>,
+    j: u32,
+    acc: &mut AccRow<N>,
+    #[comptime] hidden: bool,
+) {
+    let block = p.x.len();
+    let len = comptime!(blocks.len);
+    let mut at = Array::<usize>::new(block);
+    #[unroll]
+    for c in 0..block {
+        at[c] = blocks.row(j, c, block);
+    }
+    for i in 0..len {
+        let mut sum = acc.x[i];
+        #[unroll]
+        for c in 0..block {
+            let b = Vector::<f32, N>::cast_from(blocks.data[at[c] + i]);
+            let more = fma(Vector::<f32, N>::new(p.x[c]), b, sum);
+            if comptime!(hidden) {
+                sum = select(p.x[c] == 0.0f32, sum, more);
+            } else {
+                sum = more;
+            }
+        }
+        acc.x[i] = sum;
+    }
+}

@@ -1,0 +1,303 @@
+//! FlashAttention forward: one loop over key blocks for every tier, role set and issue order.
+//!
+//! Sources: Milakov & Gimelshein 2018 (online softmax), Dao 2023 (FlashAttention-2),
+//! Shah et al. 2024 (FlashAttention-3: scores ahead, roles).
+
+use cubecl::prelude::*;
+
+use super::*;
+use crate::tile::{Edge, Fragment, Product, ProductMode};
+
+/// Comptime choices of the loop.
+#[derive(Debug, Hash, PartialEq, Eq, Clone, Copy)]
+pub struct LoopPlan {
+    /// Keys of a block.
+    pub block: u32,
+    /// Order of the products.
+    pub order: IssueOrder,
+    /// Compile the step once more without masks, for the blocks that hide nothing. Off, every
+    /// block is masked and the code is a third as long.
+    pub segmented: bool,
+    /// Hooks compiled in.
+    pub features: LogitFeatures,
+}
+
+/// Everything the loop carries from block to block.
+#[derive(CubeType)]
+struct Carried<T: Tier> {
+    state: RowState,
+    scores: <T::Scores as Fragment>::Regs,
+    probs: T::Probs,
+    acc: T::Acc,
+    factors: Array<f32>,
+}
+
+/// o = softmax(logits(q k^T)) v and lse for the tile `at`, over the key blocks of `range`.
+///
+/// Each role calls this with its own `roles`; all of them see the same blocks, none included, so
+/// that every edge is met by both its ends.
+#[cube]
+pub fn attend_tile<T: Tier>(
+    ctx: &mut T::Ctx,
+    at: &TileCoords,
+    range: &Segments,
+    inputs: &LogitInputs<'_>,
+    #[comptime] plan: LoopPlan,
+    #[comptime] roles: Roles,
+) {
+    let rows = T::rows(&*ctx);
+    let mut carried = Carried::<T> {
+        state: RowState::new(inputs.scalars.neg_inf, rows),
+        scores: T::scores(&*ctx),
+        probs: T::probs(&*ctx),
+        acc: T::acc(&*ctx),
+        factors: Array::<f32>::new(rows),
+    };
+    if comptime!(plan.order == IssueOrder::Sequential) {
+        sequential::<T>(ctx, &mut carried, at, range, inputs, plan, roles);
+    } else {
+        scores_ahead::<T>(ctx, &mut carried, at, range, inputs, plan, roles);
+    }
+
+    let mut done = Finished::new(rows);
+    if comptime!(roles.softmax) {
+        finish::<T::Scores, T::Exp>(&carried.state, &mut done, inputs.scalars.neg_inf);
+        T::FinishedEdge::send(ctx, &done);
+    }
+    if comptime!(roles.store) {
+        T::FinishedEdge::receive(ctx, &mut done);
+        T::store(ctx, &carried.acc, &done);
+    }
+}
+
+/// Blocks in order; masks only where the segment can hide a key.
+#[cube]
+fn sequential<T: Tier>(
+    ctx: &mut T::Ctx,
+    carried: &mut Carried<T>,
+    at: &TileCoords,
+    range: &Segments,
+    inputs: &LogitInputs<'_>,
+    #[comptime] plan: LoopPlan,
+    #[comptime] roles: Roles,
+) {
+    if comptime!(plan.segmented) {
+        for j in range.start..range.inner_start {
+            sequential_step::<T>(ctx, carried, at, inputs, j, true, plan, roles);
+        }
+        for j in range.inner_start..range.inner_end {
+            sequential_step::<T>(ctx, carried, at, inputs, j, false, plan, roles);
+        }
+        for j in range.inner_end..range.end {
+            sequential_step::<T>(ctx, carried, at, inputs, j, true, plan, roles);
+        }
+    } else {
+        for j in range.start..range.end {
+            sequential_step::<T>(ctx, carried, at, inputs, j, true, plan, roles);
+        }
+    }
+}
+
+#[cube]
+fn sequential_step<T: Tier>(
+    ctx: &mut T::Ctx,
+    carried: &mut Carried<T>,
+    at: &TileCoords,
+    inputs: &LogitInputs<'_>,
+    j: u32,
+    #[comptime] masked: bool,
+    #[comptime] plan: LoopPlan,
+    #[comptime] roles: Roles,
+) {
+    if comptime!(roles.load) {
+        T::load(ctx, j);
+    }
+    if comptime!(roles.multiply) {
+        issue_scores::<T>(ctx, carried, j);
+        T::ScoreProduct::wait(ctx, &mut carried.scores, j, 0u32);
+        T::ScoresEdge::send(ctx, &carried.scores);
+    }
+    softmax_step::<T>(ctx, carried, at, inputs, j, masked, plan, roles);
+    if comptime!(roles.correct) {
+        T::FactorsEdge::receive(ctx, &mut carried.factors);
+        T::rescale(ctx, &mut carried.acc, &carried.factors);
+    }
+    if comptime!(roles.multiply) {
+        T::ProbsEdge::receive(ctx, &mut carried.probs);
+        issue_values::<T>(ctx, carried, j, comptime!(may_hide(masked, plan)));
+        T::ValueProduct::wait(ctx, &mut carried.acc, j, 0u32);
+    }
+}
+
+/// Scores of block j go out before the values of block j - 1; the first block is peeled off.
+#[cube]
+fn scores_ahead<T: Tier>(
+    ctx: &mut T::Ctx,
+    carried: &mut Carried<T>,
+    at: &TileCoords,
+    range: &Segments,
+    inputs: &LogitInputs<'_>,
+    #[comptime] plan: LoopPlan,
+    #[comptime] roles: Roles,
+) {
+    if range.start < range.end {
+        let first = range.start;
+        if comptime!(roles.load) {
+            T::load(ctx, first);
+        }
+        if comptime!(roles.multiply) {
+            issue_scores::<T>(ctx, carried, first);
+            T::ScoreProduct::wait(ctx, &mut carried.scores, first, 0u32);
+            T::ScoresEdge::send(ctx, &carried.scores);
+        }
+        // Masking a block that hides nothing is right, only slower; once a tile it costs nothing.
+        softmax_step::<T>(ctx, carried, at, inputs, first, true, plan, roles);
+        if comptime!(roles.correct) {
+            T::FactorsEdge::receive(ctx, &mut carried.factors);
+        }
+
+        let second = first + 1u32;
+        if comptime!(plan.segmented) {
+            for j in second..range.inner_start {
+                ahead_step::<T>(ctx, carried, at, inputs, j, true, plan, roles);
+            }
+            for j in range.inner_start.max(second)..range.inner_end {
+                ahead_step::<T>(ctx, carried, at, inputs, j, false, plan, roles);
+            }
+            for j in range.inner_end.max(second)..range.end {
+                ahead_step::<T>(ctx, carried, at, inputs, j, true, plan, roles);
+            }
+        } else {
+            for j in second..range.end {
+                ahead_step::<T>(ctx, carried, at, inputs, j, true, plan, roles);
+            }
+        }
+
+        if comptime!(roles.multiply) {
+            T::ProbsEdge::receive(ctx, &mut carried.probs);
+            issue_values::<T>(ctx, carried, range.end - 1u32, true);
+            T::ValueProduct::wait(ctx, &mut carried.acc, range.end - 1u32, 0u32);
+        }
+    }
+}
+
+#[cube]
+fn ahead_step<T: Tier>(
+    ctx: &mut T::Ctx,
+    carried: &mut Carried<T>,
+    at: &TileCoords,
+    inputs: &LogitInputs<'_>,
+    j: u32,
+    #[comptime] masked: bool,
+    #[comptime] plan: LoopPlan,
+    #[comptime] roles: Roles,
+) {
+    if comptime!(roles.load) {
+        T::load(ctx, j);
+    }
+    if comptime!(roles.multiply) {
+        T::ProbsEdge::receive(ctx, &mut carried.probs);
+        issue_scores::<T>(ctx, carried, j);
+        // Block j - 1 may be the last masked one although j is not.
+        issue_values::<T>(ctx, carried, j - 1u32, true);
+        T::ScoreProduct::wait(ctx, &mut carried.scores, j, 1u32);
+        T::ScoresEdge::send(ctx, &carried.scores);
+    }
+    // The softmax of j overwrites probs and factors only after the values of j - 1 are done.
+    if comptime!(roles.softmax) {
+        T::ScoresEdge::receive(ctx, &mut carried.scores);
+        soften::<T>(carried, at, inputs, j, masked, plan);
+        T::FactorsEdge::send(ctx, &carried.factors);
+    }
+    if comptime!(roles.multiply) {
+        T::ValueProduct::wait(ctx, &mut carried.acc, j - 1u32, 0u32);
+    }
+    if comptime!(roles.correct) {
+        T::FactorsEdge::receive(ctx, &mut carried.factors);
+        T::rescale(ctx, &mut carried.acc, &carried.factors);
+    }
+    if comptime!(roles.softmax) {
+        T::encode(ctx, &mut carried.scores, &mut carried.probs);
+        T::ProbsEdge::send(ctx, &carried.probs);
+    }
+}
+
+/// The softmax role's part of a block: take scores, hand on factors and P.
+#[cube]
+fn softmax_step<T: Tier>(
+    ctx: &mut T::Ctx,
+    carried: &mut Carried<T>,
+    at: &TileCoords,
+    inputs: &LogitInputs<'_>,
+    j: u32,
+    #[comptime] masked: bool,
+    #[comptime] plan: LoopPlan,
+    #[comptime] roles: Roles,
+) {
+    if comptime!(roles.softmax) {
+        T::ScoresEdge::receive(ctx, &mut carried.scores);
+        soften::<T>(carried, at, inputs, j, masked, plan);
+        T::FactorsEdge::send(ctx, &carried.factors);
+        T::encode(ctx, &mut carried.scores, &mut carried.probs);
+        T::ProbsEdge::send(ctx, &carried.probs);
+    }
+}
+
+/// Scores -> logits -> weights, with the row state and the rescale factors.
+#[cube]
+fn soften<T: Tier>(
+    carried: &mut Carried<T>,
+    at: &TileCoords,
+    inputs: &LogitInputs<'_>,
+    j: u32,
+    #[comptime] masked: bool,
+    #[comptime] plan: LoopPlan,
+) {
+    let rows = T::Scores::rows(&carried.scores);
+    let cols = T::Scores::cols(&carried.scores);
+    #[unroll]
+    for r in 0..rows {
+        let i = at.row0 + T::Scores::row(&carried.scores, r);
+        #[unroll]
+        for c in 0..cols {
+            let key = j * comptime!(plan.block) + T::Scores::col(&carried.scores, c);
+            let score = T::Scores::get(&carried.scores, r, c);
+            let x = logit::<T::Exp>(score, i, key, at, inputs, masked, comptime!(plan.features));
+            T::Scores::set(&mut carried.scores, r, c, x);
+        }
+    }
+    online_softmax::<T::Scores, T::Exp>(
+        &mut carried.scores,
+        &mut carried.state,
+        &mut carried.factors,
+        comptime!(may_hide(masked, plan)),
+    );
+}
+
+/// Whether a weight of the block can be that of a hidden key: a bias of -inf hides as well.
+fn may_hide(masked: bool, plan: LoopPlan) -> bool {
+    masked || plan.features.bias
+}
+
+#[cube]
+fn issue_scores<T: Tier>(ctx: &mut T::Ctx, carried: &mut Carried<T>, j: u32) {
+    let mode = comptime!(ProductMode {
+        accumulate: false,
+        hidden: false,
+    });
+    T::ScoreProduct::issue(ctx, &(), j, &mut carried.scores, mode);
+}
+
+#[cube]
+fn issue_values<T: Tier>(
+    ctx: &mut T::Ctx,
+    carried: &mut Carried<T>,
+    j: u32,
+    #[comptime] hidden: bool,
+) {
+    let mode = comptime!(ProductMode {
+        accumulate: true,
+        hidden,
+    });
+    T::ValueProduct::issue(ctx, &carried.probs, j, &mut carried.acc, mode);
+}

@@ -1,0 +1,275 @@
+//! From a raw score to a logit: scale, softcap, ALiBi, bias and the masks.
+//!
+//! ```text
+//! x = scale * q.k ; x = cap * tanh(x / cap) ; x += -slope * |i + shift - j| ; x += bias ;
+//! x = -inf where hidden
+//! ```
+//! `i`, `j` are the query and key index and `shift = len_kv - len_q` for bottom-right alignment,
+//! 0 for top-left. The order is FlashAttention-2's (softcap before ALiBi).
+
+use cubecl::prelude::*;
+
+use super::Exponential;
+use crate::tile::Layout;
+
+/// Storage of a boolean mask: true (non-zero) hides the key.
+#[derive(Debug, Hash, PartialEq, Eq, Clone, Copy)]
+pub enum MaskWidth {
+    /// One byte an element.
+    U8,
+    /// One 32-bit word an element.
+    U32,
+}
+
+/// Which hooks a kernel is compiled with.
+#[derive(Debug, Default, Hash, PartialEq, Eq, Clone, Copy)]
+pub struct LogitFeatures {
+    /// cap * tanh(x / cap).
+    pub softcap: bool,
+    /// Linear distance penalty with a slope per query head.
+    pub alibi: bool,
+    /// Dense additive bias.
+    pub bias: bool,
+    /// Keys left of the band are hidden (window).
+    pub band_left: bool,
+    /// Keys right of the band are hidden (causal, window).
+    pub band_right: bool,
+    /// Queries and keys of different documents do not see each other.
+    pub documents: bool,
+    /// Dense boolean mask.
+    pub mask: Option<MaskWidth>,
+    /// Sequence lengths differ from the tensor's.
+    pub lengths: bool,
+}
+
+impl LogitFeatures {
+    /// Whether a block inside the band and the lengths may still hold a hidden key.
+    pub fn irregular(self) -> bool {
+        self.documents || self.mask.is_some()
+    }
+}
+
+/// The numbers behind the hooks. Those of absent hooks are ignored.
+#[derive(CubeType, CubeLaunch, Clone, Copy)]
+pub struct LogitScalars {
+    /// -inf, which WGSL cannot spell.
+    pub neg_inf: f32,
+    /// scale, or scale / cap under softcap; natural base.
+    pub scale: f32,
+    /// cap; natural base.
+    pub softcap: f32,
+    /// Keys j < i + shift - left are hidden.
+    pub left: i32,
+    /// Keys j > i + shift + right are hidden.
+    pub right: i32,
+    /// 1 for bottom-right alignment, 0 for top-left: shift = anchor * (len_kv - len_q).
+    pub anchor: i32,
+    /// Boolean mask [b, h_q, s_q, s_kv], in elements.
+    pub mask: Layout,
+    /// Its stride along s_kv: 0 when broadcast.
+    pub mask_key: usize,
+    /// Bias [b, h_q, s_q, s_kv], in elements.
+    pub bias: Layout,
+    /// Its stride along s_kv: 0 when broadcast.
+    pub bias_key: usize,
+}
+
+/// Where the per-batch and per-token tables start in the table buffer, in words:
+/// len_q [b], len_kv [b], documents of queries [b, s_q] and keys [b, s_kv], slopes [h_q] (f32 bits).
+#[derive(CubeType, CubeLaunch, Clone, Copy)]
+pub struct TableOffsets {
+    /// len_q [b] u32.
+    pub len_q: usize,
+    /// len_kv [b] u32.
+    pub len_kv: usize,
+    /// [b, s_q] u32.
+    pub doc_q: usize,
+    /// [b, s_kv] u32.
+    pub doc_kv: usize,
+    /// [h_q] f32 as bits.
+    pub slopes: usize,
+}
+
+/// Device tensors behind the hooks, absent ones not bound at all: WebGPU offers 8 bindings.
+#[derive(CubeType, CubeLaunch)]
+pub struct LogitTensors {
+    /// Boolean mask as 32-bit words.
+    pub mask: ComptimeOption<Box<[u32]>>,
+    /// Bias, f32.
+    pub bias: ComptimeOption<Box<[f32]>>,
+    /// Lengths, documents, slopes; see [`TableOffsets`].
+    pub table: ComptimeOption<Box<[u32]>>,
+}
+
+/// One query tile: rows of one (batch, query head), and what the hooks need to know of it.
+#[derive(CubeType, Clone, Copy)]
+pub struct TileCoords {
+    /// Batch entry.
+    pub batch: u32,
+    /// Query head.
+    pub head: u32,
+    /// First query row of the tile (forward), or first key row (backward over keys).
+    pub row0: u32,
+    /// Queries of this batch entry.
+    pub len_q: u32,
+    /// Keys of this batch entry.
+    pub len_kv: u32,
+    /// Key index that the diagonal of query 0 stands on.
+    pub shift: i32,
+    /// ALiBi slope of the head.
+    pub slope: f32,
+}
+
+#[cube]
+fn table_word(tensors: &LogitTensors, at: usize) -> u32 {
+    #[comptime]
+    match &tensors.table {
+        ComptimeOption::Some(t) => t[at],
+        ComptimeOption::None => 0u32,
+    }
+}
+
+/// What the logits of a tile depend on beside its scores.
+#[derive(CubeType)]
+pub struct LogitInputs<'a> {
+    /// Tensors behind the hooks.
+    pub tensors: &'a LogitTensors,
+    /// Numbers behind the hooks.
+    pub scalars: &'a LogitScalars,
+    /// Table layout.
+    pub offsets: &'a TableOffsets,
+    /// Queries of the tensor.
+    pub s_q: u32,
+    /// Keys of the tensor.
+    pub s_kv: u32,
+}
+
+/// Coordinates of the tile at `row0` of (batch, head), with its lengths and slope looked up.
+#[cube]
+pub fn tile_coords(
+    inputs: &LogitInputs<'_>,
+    batch: u32,
+    head: u32,
+    row0: u32,
+    #[comptime] features: LogitFeatures,
+) -> TileCoords {
+    let mut len_q = inputs.s_q;
+    let mut len_kv = inputs.s_kv;
+    if comptime!(features.lengths) {
+        len_q = table_word(inputs.tensors, inputs.offsets.len_q + batch as usize);
+        len_kv = table_word(inputs.tensors, inputs.offsets.len_kv + batch as usize);
+    }
+    let mut slope = 0.0f32;
+    if comptime!(features.alibi) {
+        slope = f32::from_bits(table_word(inputs.tensors, inputs.offsets.slopes + head as usize));
+    }
+    TileCoords {
+        batch,
+        head,
+        row0,
+        len_q,
+        len_kv,
+        shift: inputs.scalars.anchor * (len_kv as i32 - len_q as i32),
+        slope,
+    }
+}
+
+/// Score of query `i` and key `j` -> logit in the base of `X`. With `masked` unset the caller
+/// promises that band and lengths hide nothing here.
+#[cube]
+pub fn logit<X: Exponential>(
+    score: f32,
+    i: u32,
+    j: u32,
+    at: &TileCoords,
+    inputs: &LogitInputs<'_>,
+    #[comptime] masked: bool,
+    #[comptime] features: LogitFeatures,
+) -> f32 {
+    let per_nat = X::per_nat();
+    let mut x = score * (inputs.scalars.scale * per_nat);
+    if comptime!(features.softcap) {
+        // tanh is +-1 in f32 beyond 10; unclamped, some drivers' sinh/cosh form is inf/inf.
+        let t = clamp_tanh(score * inputs.scalars.scale);
+        x = t * (inputs.scalars.softcap * per_nat);
+    }
+    if comptime!(features.alibi) {
+        let distance = i as i32 + at.shift - j as i32;
+        x -= at.slope * per_nat * f32::cast_from(distance.abs());
+    }
+    if comptime!(features.bias) {
+        let ii = i.min(inputs.s_q - 1u32);
+        let jj = j.min(inputs.s_kv - 1u32);
+        let index = inputs.scalars.bias.base(at.batch, at.head)
+            + ii as usize * inputs.scalars.bias.row
+            + jj as usize * inputs.scalars.bias_key;
+        #[comptime]
+        match &inputs.tensors.bias {
+            ComptimeOption::Some(b) => x += b[index] * per_nat,
+            ComptimeOption::None => {}
+        }
+    }
+    if comptime!(masked) {
+        let seen = visible(i, j, at, inputs, features);
+        x = select(seen, x, inputs.scalars.neg_inf);
+    }
+    x
+}
+
+#[cube]
+fn clamp_tanh(x: f32) -> f32 {
+    let bounded = x.min(10.0f32).max(-10.0f32);
+    bounded.tanh()
+}
+
+/// Whether query `i` sees key `j`. Reads tables and mask only inside the tensors.
+#[cube]
+fn visible(
+    i: u32,
+    j: u32,
+    at: &TileCoords,
+    inputs: &LogitInputs<'_>,
+    #[comptime] features: LogitFeatures,
+) -> bool {
+    let mut seen = i < at.len_q && j < at.len_kv;
+    let diagonal = i as i32 + at.shift;
+    if comptime!(features.band_right) {
+        seen = seen && j as i32 <= diagonal + inputs.scalars.right;
+    }
+    if comptime!(features.band_left) {
+        seen = seen && j as i32 >= diagonal - inputs.scalars.left;
+    }
+    if comptime!(features.irregular()) {
+        let ii = i.min(inputs.s_q - 1u32) as usize;
+        let jj = j.min(inputs.s_kv - 1u32) as usize;
+        if comptime!(features.documents) {
+            let q = table_word(inputs.tensors, inputs.offsets.doc_q + at.batch as usize * inputs.s_q as usize + ii);
+            let k = table_word(inputs.tensors, inputs.offsets.doc_kv + at.batch as usize * inputs.s_kv as usize + jj);
+            seen = seen && q == k;
+        }
+        if comptime!(features.mask.is_some()) {
+            let index = inputs.scalars.mask.base(at.batch, at.head)
+                + ii * inputs.scalars.mask.row
+                + jj * inputs.scalars.mask_key;
+            seen = seen && mask_word(inputs.tensors, index, features) == 0u32;
+        }
+    }
+    seen
+}
+
+/// Element `index` of the boolean mask; bytes are cut out of words, since WGSL has no u8.
+#[cube]
+fn mask_word(tensors: &LogitTensors, index: usize, #[comptime] features: LogitFeatures) -> u32 {
+    #[comptime]
+    match &tensors.mask {
+        ComptimeOption::Some(m) => {
+            if comptime!(features.mask == Some(MaskWidth::U8)) {
+                let shift = (index as u32 % 4u32) * 8u32;
+                (m[index / 4] >> shift) & 0xFFu32
+            } else {
+                m[index]
+            }
+        }
+        ComptimeOption::None => 0u32,
+    }
+}

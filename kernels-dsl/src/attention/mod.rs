@@ -1,0 +1,19 @@
+//! The algorithms, each written once over the vocabulary of [`crate::tile`].
+
+mod backward;
+mod exponential;
+mod forward;
+mod logits;
+mod merge;
+mod row_state;
+mod schedule;
+mod tier;
+
+pub use backward::*;
+pub use exponential::*;
+pub use forward::*;
+pub use logits::*;
+pub use merge::*;
+pub use row_state::*;
+pub use schedule::*;
+pub use tier::*;

@@ -1,0 +1,133 @@
+//! The online-softmax state: running maximum and sum of every row, and the one place where
+//! -inf is handled.
+//!
+//! WGSL has no literal for an infinity, so kernels receive -inf as a scalar argument and
+//! recognise it as everything below [`LOWEST`].
+
+use cubecl::prelude::*;
+
+use super::Exponential;
+use crate::tile::Fragment;
+
+/// The smallest finite f32.
+pub const LOWEST: f32 = f32::MIN;
+
+/// Maximum and sum of the rows a unit works on, in the base of the tier's [`Exponential`].
+///
+/// After logits x_1..x_n: `max = max x_i`, `sum = sum base^(x_i - max)`. A row that saw no key
+/// has max -inf and sum 0. While the loop runs `sum` is this unit's part; [`Finished`] holds the
+/// row's.
+#[derive(CubeType)]
+pub struct RowState {
+    /// [rows] f32: largest logit so far.
+    pub max: Array<f32>,
+    /// [rows] f32: sum of base^(x - max) so far.
+    pub sum: Array<f32>,
+}
+
+/// What the epilogue needs of every row.
+#[derive(CubeType)]
+pub struct Finished {
+    /// [rows] f32: 1 / sum, 0 for a row that saw no key.
+    pub inverse: Array<f32>,
+    /// [rows] f32: natural log-sum-exp, -inf for a row that saw no key.
+    pub lse: Array<f32>,
+}
+
+#[cube]
+impl RowState {
+    /// The state of rows that saw nothing.
+    pub fn new(neg_inf: f32, #[comptime] rows: usize) -> RowState {
+        let mut max = Array::<f32>::new(rows);
+        let mut sum = Array::<f32>::new(rows);
+        #[unroll]
+        for r in 0..rows {
+            max[r] = neg_inf;
+            sum[r] = 0.0f32;
+        }
+        RowState { max, sum }
+    }
+}
+
+#[cube]
+impl Finished {
+    /// Room for `rows` rows.
+    pub fn new(#[comptime] rows: usize) -> Finished {
+        Finished {
+            inverse: Array::<f32>::new(rows),
+            lse: Array::<f32>::new(rows),
+        }
+    }
+}
+
+/// base^(x - max), exactly 0 for x = -inf whatever max is (-inf - -inf would be NaN, and some
+/// drivers' exp(-inf) is a denormal).
+#[cube]
+pub fn weight<X: Exponential>(x: f32, max: f32) -> f32 {
+    let hidden = x < LOWEST;
+    // The argument must not be NaN even where its result is thrown away: fast-math drivers may
+    // assume that no NaN exists.
+    let shift = select(max < LOWEST, 0.0f32, max);
+    let e = X::exp(x - shift);
+    select(hidden, 0.0f32, e)
+}
+
+/// Scores -> base^(score - max), in place; returns the factors [rows] by which everything summed
+/// earlier must be scaled.
+///
+/// `may_hide` is set when a score of the block can be -inf; the interior of an unmasked problem
+/// saves the comparison.
+#[cube]
+pub fn online_softmax<F: Fragment, X: Exponential>(
+    s: &mut F::Regs,
+    st: &mut RowState,
+    factors: &mut Array<f32>,
+    #[comptime] may_hide: bool,
+) {
+    let rows = F::rows(&*s);
+    let cols = F::cols(&*s);
+    #[unroll]
+    for r in 0..rows {
+        let mut max = st.max[r];
+        #[unroll]
+        for c in 0..cols {
+            max = max.max(F::get(&*s, r, c));
+        }
+        max = F::reduce_max(max);
+        let factor = weight::<X>(st.max[r], max);
+        st.max[r] = max;
+        factors[r] = factor;
+        let mut sum = st.sum[r] * factor;
+        #[unroll]
+        for c in 0..cols {
+            let x = F::get(&*s, r, c);
+            let p = if comptime!(may_hide) {
+                weight::<X>(x, max)
+            } else {
+                X::exp(x - max)
+            };
+            sum += p;
+            F::set(s, r, c, p);
+        }
+        st.sum[r] = sum;
+    }
+}
+
+/// Row sums over all units, the normaliser and the natural log-sum-exp.
+///
+/// `lse = (max + log(sum)) / per_nat`: the same rounded maximum that the weights used.
+#[cube]
+pub fn finish<F: Fragment, X: Exponential>(st: &RowState, done: &mut Finished, neg_inf: f32) {
+    let rows = st.max.len();
+    let nat = comptime!(1.0f32 / X::per_nat());
+    #[unroll]
+    for r in 0..rows {
+        let sum = F::reduce_sum(st.sum[r]);
+        // A row that sees a key has sum >= 1 (its largest logit weighs 1), or NaN.
+        let empty = sum == 0.0f32;
+        let safe = select(empty, 1.0f32, sum);
+        done.inverse[r] = select(empty, 0.0f32, 1.0f32 / safe);
+        let lse = (st.max[r] + X::log(safe)) * nat;
+        done.lse[r] = select(empty, neg_inf, lse);
+    }
+}

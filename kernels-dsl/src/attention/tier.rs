@@ -1,0 +1,108 @@
+//! What an architecture offers the attention loops.
+
+use cubecl::prelude::*;
+
+use super::{Exponential, Finished};
+use crate::tile::{Edge, Fragment, Product};
+
+/// Which parts of the loop the calling units play: comptime guards over one body.
+///
+/// FMA and mma.sync play all of them; Hopper has a loading role and a role for the rest;
+/// Blackwell splits multiply, softmax and correct as well.
+#[derive(Debug, Hash, PartialEq, Eq, Clone, Copy)]
+pub struct Roles {
+    /// Brings blocks of K and V to where the products read them.
+    pub load: bool,
+    /// Issues the products.
+    pub multiply: bool,
+    /// Turns scores into weights.
+    pub softmax: bool,
+    /// Rescales the output accumulator.
+    pub correct: bool,
+    /// Stores the result.
+    pub store: bool,
+}
+
+impl Roles {
+    /// One set of units does everything.
+    pub const ALL: Roles = Roles {
+        load: true,
+        multiply: true,
+        softmax: true,
+        correct: true,
+        store: true,
+    };
+    /// Everything but the softmax.
+    pub const PRODUCTS: Roles = Roles {
+        softmax: false,
+        ..Roles::ALL
+    };
+    /// The softmax alone.
+    pub const SOFTMAX: Roles = Roles {
+        load: false,
+        multiply: false,
+        softmax: true,
+        correct: false,
+        store: false,
+    };
+}
+
+/// In which order a step issues its products.
+#[derive(Debug, Hash, PartialEq, Eq, Clone, Copy)]
+pub enum IssueOrder {
+    /// S(j), softmax, O += P(j) V(j).
+    Sequential,
+    /// S(j) goes out before O += P(j-1) V(j-1), so that the softmax of j runs under both.
+    ScoresAhead,
+}
+
+/// Registers, products and edges of one architecture. Markers only: the state is in
+/// [`Ctx`](Tier::Ctx) and in the fragments. No method loops over key blocks or takes a maximum
+/// or a sum of scores; that is the loops' part.
+#[cube]
+pub trait Tier {
+    /// Where this unit finds its tiles.
+    type Ctx: CubeType;
+    /// Base of the exponentials.
+    type Exp: Exponential;
+    /// View of a block of scores.
+    type Scores: Fragment;
+    /// P as left operand of the second product.
+    type Probs: CubeType;
+    /// Output accumulator.
+    type Acc: CubeType;
+    /// S = Q K^T.
+    type ScoreProduct: Product<Ctx = Self::Ctx, Lhs = (), Acc = <Self::Scores as Fragment>::Regs>;
+    /// O += P V.
+    type ValueProduct: Product<Ctx = Self::Ctx, Lhs = Self::Probs, Acc = Self::Acc>;
+    /// Scores, from multiply to softmax.
+    type ScoresEdge: Edge<Ctx = Self::Ctx, Value = <Self::Scores as Fragment>::Regs>;
+    /// P, from softmax to multiply.
+    type ProbsEdge: Edge<Ctx = Self::Ctx, Value = Self::Probs>;
+    /// Rescale factors [rows], from softmax to correct.
+    type FactorsEdge: Edge<Ctx = Self::Ctx, Value = Array<f32>>;
+    /// Normalisers and lse, from softmax to store.
+    type FinishedEdge: Edge<Ctx = Self::Ctx, Value = Finished>;
+
+    /// Rows of the tile that a unit works on.
+    fn rows(ctx: &Self::Ctx) -> comptime_type!(usize);
+    /// Room for a block of scores.
+    fn scores(ctx: &Self::Ctx) -> <Self::Scores as Fragment>::Regs;
+    /// Room for an encoded block.
+    fn probs(ctx: &Self::Ctx) -> Self::Probs;
+    /// The accumulator, zeroed.
+    fn acc(ctx: &Self::Ctx) -> Self::Acc;
+
+    /// Starts bringing blocks `j` of K and V; the products wait for them.
+    fn load(ctx: &mut Self::Ctx, j: u32);
+    /// Weights -> left operand of the second product, in the type that it multiplies.
+    fn encode(
+        ctx: &mut Self::Ctx,
+        s: &mut <Self::Scores as Fragment>::Regs,
+        p: &mut Self::Probs,
+    );
+    /// acc row r *= factors[r].
+    fn rescale(ctx: &mut Self::Ctx, acc: &mut Self::Acc, factors: &Array<f32>);
+    /// Writes acc * inverse and lse for the rows of the tile that exist.
+    fn store(ctx: &mut Self::Ctx, acc: &Self::Acc, done: &Finished);
+}

@@ -1,0 +1,123 @@
+//! Every comptime choice of a kernel: one cache key, one printable line.
+
+use core::fmt;
+
+use super::{DType, Fault};
+use crate::arch::fma::FmaShape;
+use crate::attention::{IssueOrder, LogitFeatures, LoopPlan};
+
+/// Family of kernels, by what carries the arithmetic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TierName {
+    /// FMA, no plane operations; any backend.
+    Unit,
+}
+
+impl fmt::Display for TierName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            TierName::Unit => "unit",
+        })
+    }
+}
+
+/// How the roles of the loop are dealt out to units.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RoleSplit {
+    /// Every unit plays all of them.
+    None,
+    /// Half the units compute the softmax, the other half everything else.
+    Softmax,
+}
+
+/// Comptime choices of an attention kernel, forward or backward.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct AttendBlueprint {
+    /// Tier.
+    pub tier: TierName,
+    /// Roles.
+    pub roles: RoleSplit,
+    /// Order of the products.
+    pub order: IssueOrder,
+    /// A second, maskless copy of the step for blocks that hide nothing.
+    pub segmented: bool,
+    /// Element type of q, k, v and out.
+    pub dtype: DType,
+    /// Head dimension of q and k.
+    pub d: usize,
+    /// Head dimension of v and out.
+    pub d_v: usize,
+    /// Query rows of a tile.
+    pub rows: usize,
+    /// Keys of a block.
+    pub block: usize,
+    /// Elements of a vector load.
+    pub vector: usize,
+    /// 64-bit addressing.
+    pub wide: bool,
+    /// Hooks compiled in.
+    pub features: LogitFeatures,
+    /// Sabotage; see [`Fault`].
+    pub fault: Option<Fault>,
+}
+
+impl AttendBlueprint {
+    /// Units of a cube.
+    pub fn units(&self) -> usize {
+        match self.roles {
+            RoleSplit::None => self.rows,
+            RoleSplit::Softmax => 2 * self.rows,
+        }
+    }
+
+    pub(crate) fn loop_plan(&self) -> LoopPlan {
+        LoopPlan {
+            block: self.block as u32,
+            order: self.order,
+            segmented: self.segmented,
+            features: self.features,
+        }
+    }
+
+    pub(crate) fn fma_shape(&self) -> FmaShape {
+        FmaShape {
+            block: self.block,
+            len: self.d / self.vector,
+            len_v: self.d_v / self.vector,
+            units: self.rows,
+            fault: self.fault,
+        }
+    }
+}
+
+impl fmt::Display for AttendBlueprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "attn_fwd/{}/{}/d{}", self.tier, self.dtype, self.d)?;
+        if self.d_v != self.d {
+            write!(f, "v{}", self.d_v)?;
+        }
+        write!(f, "/q{}xkv{}/vec{}", self.rows, self.block, self.vector)?;
+        let x = &self.features;
+        let tags = [
+            (self.roles == RoleSplit::Softmax, "split-softmax"),
+            (self.order == IssueOrder::ScoresAhead, "scores-ahead"),
+            (self.segmented, "segmented"),
+            (self.wide, "wide"),
+            (x.softcap, "softcap"),
+            (x.alibi, "alibi"),
+            (x.bias, "bias"),
+            (x.band_left, "left"),
+            (x.band_right, "right"),
+            (x.documents, "documents"),
+            (x.mask.is_some(), "mask"),
+            (x.lengths, "lengths"),
+        ];
+        for (_, tag) in tags.into_iter().filter(|(on, _)| *on) {
+            write!(f, "/{tag}")?;
+        }
+        match self.fault {
+            Some(fault) => write!(f, "/FAULT-{fault}"),
+            None => Ok(()),
+        }
+    }
+}

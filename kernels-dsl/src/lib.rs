@@ -1,0 +1,16 @@
+//! Attention, softmax-rescaling, dequantization and Hadamard kernels in CubeCL's language,
+//! written once and lowered to CUDA, wgpu and the CPU.
+//!
+//! `tile` is the vocabulary, `arch` the only place that names an instruction, `attention` and
+//! `quant` the algorithms, `launch` the host side: capabilities, selection, launches.
+
+#![allow(missing_docs, reason = "CubeCL's macros generate items without documentation")]
+
+pub mod arch;
+pub mod attention;
+pub mod error;
+pub mod launch;
+pub mod tile;
+
+pub use error::{Error, InvalidProblem, NotAvailable, RuntimeFailure};
+pub use launch::*;

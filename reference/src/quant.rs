@@ -1,0 +1,6 @@
+//! Quantized number formats: packed integers, small floats, and blocks that share a scale.
+
+pub mod blocks;
+pub mod e8m0;
+pub mod float;
+pub mod int;
