@@ -95,7 +95,6 @@ fn shared_memory_is_reported() {
             ..Expect::CLEAN
         };
         assert_eq!(report.check(&expect), Ok(()), "{report}");
-        // CUDA 13 adds 1 KiB of its own to what a cube of sm_90 and later declares; ptxas does not count it.
         assert_eq!(report.smem_bytes, 2048, "{report}");
         assert_eq!(report.barriers, 1, "{report}");
     }
