@@ -96,6 +96,14 @@ pub enum InvalidProblem {
         /// The limit it breaks.
         limit: i128,
     },
+    /// A size must be a power of two.
+    #[error("{name} = {value} is not a power of two")]
+    NotPowerOfTwo {
+        /// Size at fault.
+        name: &'static str,
+        /// Its value.
+        value: usize,
+    },
     /// An entry of a table of lengths, group indices or the like is out of range.
     #[error("{name}[{index}] = {value} is out of range, the limit is {limit}")]
     Entry {

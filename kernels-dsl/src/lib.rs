@@ -4,13 +4,18 @@
 //! `tile` is the vocabulary, `arch` the only place that names an instruction, `attention` and
 //! `quant` the algorithms, `launch` the host side: capabilities, selection, launches.
 
-#![allow(missing_docs, reason = "CubeCL's macros generate items without documentation")]
+#![allow(
+    missing_docs,
+    reason = "CubeCL's macros generate items without documentation"
+)]
 
 pub mod arch;
 pub mod attention;
 pub mod error;
 pub mod launch;
+pub mod quant;
 pub mod tile;
 
 pub use error::{Error, InvalidProblem, NotAvailable, RuntimeFailure};
 pub use launch::*;
+pub use quant::PackFormat;

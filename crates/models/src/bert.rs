@@ -1,7 +1,9 @@
 use std::path::Path;
 
-use crate::layers::{LayerNorm, Linear, gelu};
-use crate::{BertConfig, Checkpoint, ModelError, Real, TokenBatch};
+use flashcube_formats::{Checkpoint, FormatError};
+
+use crate::layers::{LayerNorm, Linear, gelu, read};
+use crate::{BertConfig, ModelError, Real, TokenBatch};
 
 /// One attention that the model asks its caller for: `softmax(scale q k^T) v` over the valid keys
 /// of each batch row, no causal mask.
@@ -23,7 +25,7 @@ pub struct AttentionCall<'a, T> {
     pub k: &'a [T],
     /// Values, [b, h, s, d] contiguous; rows past a length are 0.
     pub v: &'a [T],
-    /// Valid keys of each batch row, [b]: keys from there on are hidden.
+    /// Valid keys of each batch row, `[b]`: keys from there on are hidden.
     pub lengths: &'a [usize],
     /// Factor on the scores: 1 / sqrt(d).
     pub scale: f64,
@@ -72,23 +74,24 @@ pub struct Bert<T> {
 }
 
 impl<T: Real> Bert<T> {
-    /// Reads `config.json` and `model.safetensors` of a folder.
+    /// Reads `config.json` and the safetensors checkpoint of a folder.
     ///
     /// # Errors
     /// Any [`ModelError`] about files, tensors or the configuration.
     pub fn open(folder: &Path) -> Result<Self, ModelError> {
         let config = BertConfig::open(folder.join("config.json"))?;
-        Self::load(config, &Checkpoint::open(folder.join("model.safetensors"))?)
+        Ok(Self::load(config, &Checkpoint::open(folder)?)?)
     }
 
     /// Builds the encoder from a checked configuration and its tensors.
     ///
     /// # Errors
-    /// [`ModelError::MissingTensor`], [`ModelError::WrongShape`] or [`ModelError::WrongDtype`].
-    pub fn load(config: BertConfig, checkpoint: &Checkpoint) -> Result<Self, ModelError> {
+    /// [`FormatError`] naming the tensor that is missing or of another shape or type.
+    pub fn load(config: BertConfig, checkpoint: &Checkpoint) -> Result<Self, FormatError> {
         let hidden = config.hidden_size;
         let table = |name: &str, rows: usize| {
-            checkpoint.f32(
+            read(
+                checkpoint,
                 &format!("embeddings.{name}_embeddings.weight"),
                 &[rows, hidden],
             )
@@ -201,7 +204,7 @@ impl<T: Real> Bert<T> {
 }
 
 impl<T: Real> Layer<T> {
-    fn load(checkpoint: &Checkpoint, i: usize, config: &BertConfig) -> Result<Self, ModelError> {
+    fn load(checkpoint: &Checkpoint, i: usize, config: &BertConfig) -> Result<Self, FormatError> {
         let (hidden, wide) = (config.hidden_size, config.intermediate_size);
         let linear = |name: &str, inputs, outputs| {
             Linear::load(

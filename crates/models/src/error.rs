@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use safetensors::Dtype;
+use flashcube_formats::FormatError;
 
 /// What can go wrong while loading or running a model. Each variant names the thing, the value
 /// that was found and what was expected.
@@ -14,44 +14,10 @@ pub enum ModelError {
         /// What the operating system said.
         source: std::io::Error,
     },
-    /// The file is not a complete safetensors file: damaged header, or truncated data.
-    #[error("{}: not a complete safetensors file ({bytes} bytes): {detail}", path.display())]
-    Checkpoint {
-        /// The file.
-        path: PathBuf,
-        /// Its length.
-        bytes: u64,
-        /// What the header reader found wrong.
-        detail: String,
-    },
-    /// The checkpoint holds no tensor of this name.
-    #[error("{}: no tensor named {tensor}", path.display())]
-    MissingTensor {
-        /// The file.
-        path: PathBuf,
-        /// The name looked for.
-        tensor: String,
-    },
-    /// The tensor has another shape than the configuration asks for.
-    #[error("tensor {tensor}: shape {found:?}, expected {expected:?}")]
-    WrongShape {
-        /// The tensor.
-        tensor: String,
-        /// Its shape in the file.
-        found: Vec<usize>,
-        /// The shape that the configuration implies.
-        expected: Vec<usize>,
-    },
-    /// The tensor has an element type that this model does not read.
-    #[error("tensor {tensor}: dtype {found:?}, expected {expected:?}")]
-    WrongDtype {
-        /// The tensor.
-        tensor: String,
-        /// Its dtype in the file.
-        found: Dtype,
-        /// The dtype that is read.
-        expected: Dtype,
-    },
+    /// A checkpoint is damaged or truncated, or lacks a tensor, or holds it in another shape or
+    /// type.
+    #[error(transparent)]
+    Format(#[from] FormatError),
     /// A field of the configuration has a value that this model cannot run with.
     #[error("config {field}: {value}, expected {expected}")]
     Config {

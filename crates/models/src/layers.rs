@@ -1,8 +1,9 @@
 //! The host-side layers between two attentions. Activations are [rows, features], row-major.
 
+use flashcube_formats::{Checkpoint, FormatError};
 use rayon::prelude::*;
 
-use crate::{Checkpoint, ModelError, Real};
+use crate::Real;
 
 /// Output features computed together: one panel of the packed weight.
 const PANEL: usize = 8;
@@ -10,6 +11,15 @@ const PANEL: usize = 8;
 const ROWS: usize = 4;
 /// Rows of one rayon task: a panel stays in cache while these rows use it.
 const TASK_ROWS: usize = 32;
+
+/// A tensor of exactly this shape as f32, whichever float type the file holds it in.
+pub(crate) fn read(
+    checkpoint: &Checkpoint,
+    name: &str,
+    shape: &[usize],
+) -> Result<Vec<f32>, FormatError> {
+    checkpoint.tensor(name)?.with_shape(shape)?.to_f32()
+}
 
 /// `y = x W^T + bias`, with W stored [out, in] as checkpoints have it.
 #[derive(Debug)]
@@ -24,22 +34,22 @@ pub struct Linear<T> {
 }
 
 impl<T: Real> Linear<T> {
-    /// Reads `{name}.weight` [outputs, inputs] and `{name}.bias` [outputs].
+    /// Reads `{name}.weight` [outputs, inputs] and `{name}.bias` `[outputs]`.
     ///
     /// # Errors
-    /// Those of [`Checkpoint::f32`].
+    /// [`FormatError`] naming the tensor.
     pub fn load(
         checkpoint: &Checkpoint,
         name: &str,
         inputs: usize,
         outputs: usize,
-    ) -> Result<Self, ModelError> {
-        let weight = checkpoint.f32(&format!("{name}.weight"), &[outputs, inputs])?;
-        let bias = checkpoint.f32(&format!("{name}.bias"), &[outputs])?;
+    ) -> Result<Self, FormatError> {
+        let weight = read(checkpoint, &format!("{name}.weight"), &[outputs, inputs])?;
+        let bias = read(checkpoint, &format!("{name}.bias"), &[outputs])?;
         Ok(Self::pack(inputs, outputs, &weight, &bias))
     }
 
-    /// `weight`: [outputs, inputs], `bias`: [outputs].
+    /// `weight`: [outputs, inputs], `bias`: `[outputs]`.
     fn pack(inputs: usize, outputs: usize, weight: &[f32], bias: &[f32]) -> Self {
         let count = outputs.div_ceil(PANEL);
         let mut panels = vec![[T::zero(); PANEL]; count * inputs];
@@ -125,23 +135,23 @@ pub struct LayerNorm<T> {
 }
 
 impl<T: Real> LayerNorm<T> {
-    /// Reads `{name}.weight` and `{name}.bias`, both [features].
+    /// Reads `{name}.weight` and `{name}.bias`, both `[features]`.
     ///
     /// # Errors
-    /// Those of [`Checkpoint::f32`].
+    /// [`FormatError`] naming the tensor.
     pub fn load(
         checkpoint: &Checkpoint,
         name: &str,
         features: usize,
         eps: f64,
-    ) -> Result<Self, ModelError> {
-        let read = |part: &str| -> Result<Vec<T>, ModelError> {
-            let values = checkpoint.f32(&format!("{name}.{part}"), &[features])?;
+    ) -> Result<Self, FormatError> {
+        let part = |part: &str| -> Result<Vec<T>, FormatError> {
+            let values = read(checkpoint, &format!("{name}.{part}"), &[features])?;
             Ok(values.into_iter().map(T::from_f32).collect())
         };
         Ok(Self {
-            weight: read("weight")?,
-            bias: read("bias")?,
+            weight: part("weight")?,
+            bias: part("bias")?,
             eps: T::from_f64(eps),
         })
     }

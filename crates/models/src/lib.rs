@@ -12,7 +12,6 @@ mod error;
 mod layers;
 mod real;
 mod tokenizer;
-mod weights;
 
 #[cfg(feature = "demo")]
 pub mod demo;
@@ -23,7 +22,6 @@ pub use error::ModelError;
 pub use layers::{LayerNorm, Linear, gelu};
 pub use real::Real;
 pub use tokenizer::{TokenBatch, Tokenizer, Truncation};
-pub use weights::Checkpoint;
 
 /// Where models and tools lie: `$XDG_DATA_HOME/flashcube`, else `~/.local/share/flashcube`.
 pub fn data_dir() -> PathBuf {

@@ -9,7 +9,7 @@ use crate::ModelError;
 pub struct TokenBatch {
     /// Token ids, [b, s]; a row is padded with 0 past its length.
     pub ids: Vec<u32>,
-    /// Valid tokens of each row, [b], each <= s.
+    /// Valid tokens of each row, `[b]`, each <= s.
     pub lengths: Vec<usize>,
     /// Padded length: the longest row's, 0 for an empty batch.
     pub s: usize,

@@ -117,7 +117,11 @@ fn demo_finds_each_kind_of_wrong_backend() {
         ("padding seen", Box::new(|call| Ok(attend(call, None)))),
         (
             "lse in base 2",
-            sabotaged(|_, a| a.lse.iter_mut().for_each(|x| *x *= 1.442_695)),
+            sabotaged(|_, a| {
+                a.lse
+                    .iter_mut()
+                    .for_each(|x| *x *= std::f32::consts::LOG2_E)
+            }),
         ),
         ("one NaN", sabotaged(|_, a| a.out[0] = f32::NAN)),
         (

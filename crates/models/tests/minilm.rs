@@ -3,9 +3,10 @@
 
 use std::path::PathBuf;
 
+use flashcube_formats::FormatError;
 use flashcube_models::{
-    AttentionCall, Bert, BertConfig, Checkpoint, ModelError, Real, TokenBatch, Tokenizer,
-    Truncation, minilm_dir,
+    AttentionCall, Bert, BertConfig, ModelError, Real, TokenBatch, Tokenizer, Truncation,
+    minilm_dir,
 };
 use serde::Deserialize;
 
@@ -219,74 +220,82 @@ fn embed_refuses_what_does_not_fit() {
     );
 }
 
-/// Writes a safetensors file with one tensor `t` of this dtype and shape.
-fn write_checkpoint(dtype: &str, shape: &[usize], bytes: &[u8]) -> tempfile::NamedTempFile {
+/// A model of 4 words and hidden size 8, as its two files, with `shape` for its word table.
+fn write_model(shape: &[usize]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("config.json"), config_json(2, "gelu")).unwrap();
+    let bytes = 4 * shape.iter().product::<usize>();
     let header = format!(
-        r#"{{"t":{{"dtype":"{dtype}","shape":{shape:?},"data_offsets":[0,{}]}}}}"#,
-        bytes.len()
+        r#"{{"embeddings.word_embeddings.weight":{{"dtype":"F32","shape":{shape:?},"data_offsets":[0,{bytes}]}}}}"#
     );
     let mut file = (header.len() as u64).to_le_bytes().to_vec();
     file.extend_from_slice(header.as_bytes());
-    file.extend_from_slice(bytes);
-    let named = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(named.path(), file).unwrap();
-    named
+    file.resize(file.len() + bytes, 0);
+    std::fs::write(folder.path().join("model.safetensors"), file).unwrap();
+    folder
 }
 
 #[test]
-fn checkpoint_reads_values_and_names_what_is_wrong() {
-    let file = write_checkpoint("F32", &[2, 1], &[0, 0, 128, 63, 0, 0, 0, 192]);
-    let checkpoint = Checkpoint::open(file.path()).unwrap();
-    assert_eq!(checkpoint.f32("t", &[2, 1]).unwrap(), [1.0, -2.0]);
-    let error = checkpoint.f32("u", &[2]).unwrap_err();
-    assert!(matches!(&error, ModelError::MissingTensor { tensor, .. } if tensor == "u"));
-    let error = checkpoint.f32("t", &[2]).unwrap_err();
-    assert_eq!(error.to_string(), "tensor t: shape [2, 1], expected [2]");
-    let file = write_checkpoint("F16", &[4], &[0; 8]);
-    let error = Checkpoint::open(file.path())
-        .unwrap()
-        .f32("t", &[4])
-        .unwrap_err();
-    assert_eq!(error.to_string(), "tensor t: dtype F16, expected F32");
-}
-
-/// Every possible truncation of a file, and a few damaged bytes, give a typed error.
-#[test]
-fn checkpoint_refuses_truncated_and_damaged_files() {
-    let whole = write_checkpoint("F32", &[2], &[0; 8]);
-    let bytes = std::fs::read(whole.path()).unwrap();
-    let open = |bytes: &[u8]| {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), bytes).unwrap();
-        Checkpoint::open(file.path())
+fn open_names_the_tensor_that_is_missing_or_misshapen() {
+    let open = |folder: &tempfile::TempDir| Bert::<f32>::open(folder.path()).unwrap_err();
+    let error = open(&write_model(&[4, 8]));
+    let ModelError::Format(FormatError::MissingTensor { tensor, .. }) = &error else {
+        panic!("{error}");
     };
-    for length in 0..bytes.len() {
-        let error = open(&bytes[..length]).unwrap_err();
-        assert!(matches!(error, ModelError::Checkpoint { bytes, .. } if bytes == length as u64));
-    }
-    for at in [0, 7, 8, 12] {
-        let mut damaged = bytes.clone();
-        damaged[at] ^= 0xff;
+    assert_eq!(tensor, "embeddings.position_embeddings.weight");
+    let error = open(&write_model(&[8, 4]));
+    let ModelError::Format(FormatError::WrongShape {
+        tensor,
+        found,
+        expected,
+    }) = &error
+    else {
+        panic!("{error}");
+    };
+    assert_eq!(tensor, "embeddings.word_embeddings.weight");
+    assert_eq!(
+        (found.as_slice(), expected.as_slice()),
+        ([8, 4].as_slice(), [4, 8].as_slice())
+    );
+}
+
+/// Every truncation of the checkpoint is refused, and so is its absence.
+#[test]
+fn open_refuses_truncated_and_missing_files() {
+    let folder = write_model(&[4, 8]);
+    let path = folder.path().join("model.safetensors");
+    let whole = std::fs::read(&path).unwrap();
+    for length in 0..whole.len() {
+        std::fs::write(&path, &whole[..length]).unwrap();
+        let error = Bert::<f32>::open(folder.path()).unwrap_err();
         assert!(
-            matches!(open(&damaged).unwrap_err(), ModelError::Checkpoint { .. }),
-            "byte {at}"
+            matches!(error, ModelError::Format(FormatError::Corrupt { .. })),
+            "{length} bytes: {error}"
         );
     }
-    let missing = Checkpoint::open(whole.path().with_extension("missing")).unwrap_err();
-    assert!(matches!(missing, ModelError::Io { .. }));
+    std::fs::remove_file(&path).unwrap();
+    let error = Bert::<f32>::open(folder.path()).unwrap_err();
+    assert!(matches!(error, ModelError::Format(FormatError::Io { .. })));
+    let error = Tokenizer::open(folder.path().join("config.json")).unwrap_err();
+    assert!(matches!(error, ModelError::Parse { .. }));
+    let error = Tokenizer::open(folder.path().join("tokenizer.json")).unwrap_err();
+    assert!(matches!(error, ModelError::Io { .. }));
+}
+
+fn config_json(heads: usize, act: &str) -> String {
+    format!(
+        r#"{{"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1,
+        "num_attention_heads": {heads}, "max_position_embeddings": 4, "type_vocab_size": 1,
+        "vocab_size": 4, "layer_norm_eps": 1e-12, "hidden_act": "{act}",
+        "position_embedding_type": "absolute"}}"#
+    )
 }
 
 #[test]
 fn config_names_the_field_it_refuses() {
     let config = |heads: usize, act: &str| {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let text = format!(
-            r#"{{"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1,
-            "num_attention_heads": {heads}, "max_position_embeddings": 4, "type_vocab_size": 1,
-            "vocab_size": 4, "layer_norm_eps": 1e-12, "hidden_act": "{act}",
-            "position_embedding_type": "absolute"}}"#
-        );
-        std::fs::write(file.path(), text).unwrap();
+        std::fs::write(file.path(), config_json(heads, act)).unwrap();
         BertConfig::open(file.path()).map_err(|e| e.to_string())
     };
     assert!(config(2, "gelu").is_ok());

@@ -161,7 +161,10 @@ pub fn tile_coords(
     }
     let mut slope = 0.0f32;
     if comptime!(features.alibi) {
-        slope = f32::from_bits(table_word(inputs.tensors, inputs.offsets.slopes + head as usize));
+        slope = f32::from_bits(table_word(
+            inputs.tensors,
+            inputs.offsets.slopes + head as usize,
+        ));
     }
     TileCoords {
         batch,
@@ -216,6 +219,21 @@ pub fn logit<X: Exponential>(
     x
 }
 
+/// d logit / d score in natural units: scale, times 1 - tanh^2 under softcap.
+#[cube]
+pub fn logit_slope(
+    score: f32,
+    inputs: &LogitInputs<'_>,
+    #[comptime] features: LogitFeatures,
+) -> f32 {
+    if comptime!(features.softcap) {
+        let t = clamp_tanh(score * inputs.scalars.scale);
+        inputs.scalars.scale * inputs.scalars.softcap * (1.0f32 - t * t)
+    } else {
+        inputs.scalars.scale
+    }
+}
+
 #[cube]
 fn clamp_tanh(x: f32) -> f32 {
     let bounded = x.min(10.0f32).max(-10.0f32);
@@ -243,8 +261,14 @@ fn visible(
         let ii = i.min(inputs.s_q - 1u32) as usize;
         let jj = j.min(inputs.s_kv - 1u32) as usize;
         if comptime!(features.documents) {
-            let q = table_word(inputs.tensors, inputs.offsets.doc_q + at.batch as usize * inputs.s_q as usize + ii);
-            let k = table_word(inputs.tensors, inputs.offsets.doc_kv + at.batch as usize * inputs.s_kv as usize + jj);
+            let q = table_word(
+                inputs.tensors,
+                inputs.offsets.doc_q + at.batch as usize * inputs.s_q as usize + ii,
+            );
+            let k = table_word(
+                inputs.tensors,
+                inputs.offsets.doc_kv + at.batch as usize * inputs.s_kv as usize + jj,
+            );
             seen = seen && q == k;
         }
         if comptime!(features.mask.is_some()) {

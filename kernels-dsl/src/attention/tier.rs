@@ -96,11 +96,7 @@ pub trait Tier {
     /// Starts bringing blocks `j` of K and V; the products wait for them.
     fn load(ctx: &mut Self::Ctx, j: u32);
     /// Weights -> left operand of the second product, in the type that it multiplies.
-    fn encode(
-        ctx: &mut Self::Ctx,
-        s: &mut <Self::Scores as Fragment>::Regs,
-        p: &mut Self::Probs,
-    );
+    fn encode(ctx: &mut Self::Ctx, s: &mut <Self::Scores as Fragment>::Regs, p: &mut Self::Probs);
     /// acc row r *= factors[r].
     fn rescale(ctx: &mut Self::Ctx, acc: &mut Self::Acc, factors: &Array<f32>);
     /// Writes acc * inverse and lse for the rows of the tile that exist.

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use super::{DType, Fault};
+use super::{AttendOp, DType, Fault};
 use crate::arch::fma::FmaShape;
 use crate::attention::{IssueOrder, LogitFeatures, LoopPlan};
 
@@ -33,6 +33,8 @@ pub enum RoleSplit {
 /// Comptime choices of an attention kernel, forward or backward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AttendBlueprint {
+    /// Direction.
+    pub op: AttendOp,
     /// Tier.
     pub tier: TierName,
     /// Roles.
@@ -92,7 +94,11 @@ impl AttendBlueprint {
 
 impl fmt::Display for AttendBlueprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "attn_fwd/{}/{}/d{}", self.tier, self.dtype, self.d)?;
+        let op = match self.op {
+            AttendOp::Forward => "attn_fwd",
+            AttendOp::Backward => "attn_bwd",
+        };
+        write!(f, "{op}/{}/{}/d{}", self.tier, self.dtype, self.d)?;
         if self.d_v != self.d {
             write!(f, "v{}", self.d_v)?;
         }

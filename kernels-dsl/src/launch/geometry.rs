@@ -29,5 +29,9 @@ pub(crate) fn spread(what: &str, total: usize, caps: &Caps) -> Result<CubeCount,
 
 /// Width of `usize` in the kernel.
 pub(crate) fn address(wide: bool) -> AddressType {
-    if wide { AddressType::U64 } else { AddressType::U32 }
+    if wide {
+        AddressType::U64
+    } else {
+        AddressType::U32
+    }
 }

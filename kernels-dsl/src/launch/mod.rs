@@ -1,20 +1,32 @@
 //! The host side: what a device can do, which blueprint a problem gets, and the launches.
 
 mod attend;
+mod backward;
 mod blueprint;
 mod caps;
+mod check;
+mod dequantize;
 mod fault;
 mod geometry;
+mod hadamard;
+mod hooks;
+mod merge;
 mod options;
 mod select;
 mod tensor;
 
 pub use attend::*;
+pub use backward::*;
 pub use blueprint::*;
 pub use caps::*;
+pub use dequantize::*;
 pub use fault::*;
+pub use hadamard::*;
+pub use merge::*;
 pub use options::*;
 pub use select::*;
 pub use tensor::*;
 
+pub(crate) use check::*;
 pub(crate) use geometry::*;
+pub(crate) use hooks::*;

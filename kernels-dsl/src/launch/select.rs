@@ -19,9 +19,30 @@ pub struct Policy {
     pub fault: Option<Fault>,
 }
 
+/// Direction of an attention kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum AttendOp {
+    /// out and lse.
+    Forward,
+    /// dQ, dK, dV.
+    Backward,
+}
+
+impl AttendOp {
+    /// Name for messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            AttendOp::Forward => "attend_forward",
+            AttendOp::Backward => "attend_backward",
+        }
+    }
+}
+
 /// The facts of an attention problem that a blueprint depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AttendKey {
+    /// Direction.
+    pub op: AttendOp,
     /// Element type.
     pub dtype: DType,
     /// Head dimension of q and k.
@@ -42,16 +63,20 @@ pub struct AttendKey {
 pub const NARROW_REACH: usize = 1 << 31;
 
 impl AttendKey {
-    /// Storage buffers the kernel binds: q, k, v, out, lse, the optional ones, and the one
-    /// CubeCL keeps scalars in.
+    /// Storage buffers the kernel binds: q, k, v, out, lse (forward) or q, k, v, d_out, lse,
+    /// delta, dK, dV (backward), the optional ones, and the one CubeCL keeps scalars in.
     pub fn bindings(&self) -> u32 {
         let x = &self.features;
         let table = x.lengths || x.documents || x.alibi;
-        6 + x.mask.is_some() as u32 + x.bias as u32 + table as u32
+        let tensors = match self.op {
+            AttendOp::Forward => 5,
+            AttendOp::Backward => 8,
+        };
+        1 + tensors + x.mask.is_some() as u32 + x.bias as u32 + table as u32
     }
 }
 
-/// Picks the forward blueprint.
+/// Picks the blueprint of an attention kernel.
 ///
 /// # Errors
 /// [`NotAvailable`] naming the limit: dtype, bindings, address width, units per cube, shared
@@ -61,9 +86,9 @@ pub fn select_attend(
     caps: &Caps,
     policy: &Policy,
 ) -> Result<AttendBlueprint, NotAvailable> {
-    check_dtype("attend_forward", key.dtype, caps)?;
+    check_dtype(key.op.name(), key.dtype, caps)?;
     let lacks = |limit, needed: String, available: String| NotAvailable {
-        what: "attend_forward".into(),
+        what: key.op.name().into(),
         device: caps.device.clone(),
         limit,
         needed,
@@ -76,10 +101,11 @@ pub fn select_attend(
             caps.bindings.to_string(),
         ));
     }
-    let wide = check_reach("attend_forward", key.reach, caps)?;
+    let wide = check_reach(key.op.name(), key.reach, caps)?;
     let roles = policy.roles.unwrap_or(RoleSplit::None);
     let (rows, block) = unit_tile(key, caps, roles);
     let blueprint = AttendBlueprint {
+        op: key.op,
         tier: policy.tier.unwrap_or(TierName::Unit),
         roles,
         order: policy.order.unwrap_or(IssueOrder::Sequential),

@@ -155,10 +155,21 @@ impl<const N: usize> Tensor<N> {
         Ok(())
     }
 
-    /// [`check`](Self::check), and no element is named twice: sorted by stride, each axis must
-    /// step over everything the smaller ones reach.
+    /// [`check`](Self::check), and no element is named twice.
     pub(crate) fn check_output(&self, name: &'static str) -> Result<(), InvalidProblem> {
         self.check(name)?;
+        self.check_distinct(name)
+    }
+
+    /// An output whose last axis may have any stride: inside its buffer, no element named twice.
+    pub(crate) fn check_rows(&self, name: &'static str) -> Result<(), InvalidProblem> {
+        self.check_bounds(name)?;
+        self.check_distinct(name)
+    }
+
+    /// No element is named twice: sorted by stride, each axis must step over everything the
+    /// smaller ones reach.
+    fn check_distinct(&self, name: &'static str) -> Result<(), InvalidProblem> {
         if self.elements() == 0 {
             return Ok(());
         }

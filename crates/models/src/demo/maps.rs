@@ -9,7 +9,7 @@ pub struct HeadMap {
     pub layer: usize,
     /// Head, from 0.
     pub head: usize,
-    /// Weights p[i][j] of query i on key j, row-major [n, n].
+    /// Weights p_ij of query i on key j, row-major [n, n].
     pub weights: Vec<f32>,
 }
 

@@ -93,6 +93,22 @@ pub enum DemoError {
 /// Each backend runs twice: the first pass is checked and may contain compilation, the second is
 /// timed as warm and must repeat the first bit for bit.
 ///
+/// ```no_run
+/// use flashcube_models::demo::{Attended, Bound, DemoArgs, DemoBackend, DemoError, page, run};
+/// # fn attend(q: &[f32], k: &[f32], v: &[f32], lengths: &[usize]) -> Result<Attended, String> {
+/// #     unimplemented!()
+/// # }
+/// let args = DemoArgs { model: flashcube_models::minilm_dir(), sentences: vec![] };
+/// let mut backends = [DemoBackend {
+///     name: "my kernel".into(),
+///     attend: Box::new(|call| attend(call.q, call.k, call.v, call.lengths)),
+/// }];
+/// let report = run(&args, &|_, _| Bound { out: 1e-6, lse: 1e-5 }, &mut backends)?;
+/// println!("{}", flashcube_models::demo::table::Tables(&report));
+/// page::write(&report, "demo.html".as_ref()).expect("writable folder");
+/// # Ok::<(), DemoError>(())
+/// ```
+///
 /// # Errors
 /// [`DemoError`] when the model, the sentences or the reference cannot be used.
 pub fn run(

@@ -182,7 +182,7 @@ fn sentences(report: &DemoReport) -> String {
                 let off = (cosine - report.reference.similarity[i][j]).abs();
                 let j = j + 1;
                 format!(
-                    "<td>{j}</td><td class=\"text\">{other}</td><td>{cosine:.3}</td><td class=\"off\">{off:.0e}</td></tr>"
+                    "<td class=\"to\">{j}</td><td class=\"text\">{other}</td><td>{cosine:.3}</td><td class=\"off\">{off:.0e}</td></tr>"
                 )
             }
             None => {
@@ -191,13 +191,13 @@ fn sentences(report: &DemoReport) -> String {
         };
     }
     let name = escape(&shown.name);
-    // Cells grow to at most this many rem each, also when there are few.
-    let width = 3 + 5 * count;
+    // In rem: cells stay readable when there are many and compact when there are few.
+    let (narrow, wide) = (2.2 + 2.4 * count as f64, 2.2 + 5.0 * count as f64);
     format!(
         "<h2>Similarity</h2>\n<div class=\"card scroll\"><table class=\"list pairs\"><thead><tr><th>#</th>\
          <th class=\"text\">sentence</th><th>#</th><th class=\"text\">nearest</th><th>cosine</th>\
          <th>off f64 by</th></tr></thead><tbody>{list}</tbody></table></div>\n\
-         <figure class=\"card\"><div class=\"scroll\"><table class=\"matrix\" style=\"max-width:{width}rem\"><thead><tr><td></td>{header}</tr></thead>\
+         <figure class=\"card\"><div class=\"scroll\"><table class=\"matrix\" style=\"min-width:{narrow}rem;max-width:{wide}rem\"><thead><tr><td></td>{header}</tr></thead>\
          <tbody>{matrix}</tbody></table></div><figcaption>Cosine of every pair, with the attention by {name}. \
          The frame marks the nearest other sentence of each row.</figcaption></figure>\n{}",
         agreement(report)

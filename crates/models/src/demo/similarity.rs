@@ -19,7 +19,7 @@ pub struct Misranking {
     pub farther: usize,
 }
 
-/// `embeddings`: [b, hidden], each of length 1 -> cosines [b][b].
+/// `embeddings`: [b, hidden], each of length 1 -> cosines `[b][b]`.
 pub(super) fn cosines<T: Real>(embeddings: &[T], hidden: usize) -> Vec<Vec<f64>> {
     let rows: Vec<Vec<f64>> = embeddings
         .chunks_exact(hidden)

@@ -4,7 +4,9 @@ use core::marker::PhantomData;
 
 use cubecl::prelude::*;
 
-use super::{AccRow, BlockView, RowFragment, RowView, ScoreRow, row_times_transposed, weights_times_block};
+use super::{
+    AccRow, BlockView, RowFragment, RowView, ScoreRow, row_times_transposed, weights_times_block,
+};
 use crate::attention::{Finished, Natural, Tier};
 use crate::launch::Fault;
 use crate::tile::{Edge, InPlace, Product, ProductMode};
@@ -204,11 +206,7 @@ fn faulty_weight(p: f32, #[comptime] fault: Option<Fault>) -> f32 {
 
 /// out row and lse; rows past len_q give 0 and -inf, rows past the tensor nothing.
 #[cube]
-fn store_row<E: Float, N: Size>(
-    ctx: &mut FmaCtx<'_, E, N>,
-    acc: &AccRow<N>,
-    done: &Finished,
-) {
+fn store_row<E: Float, N: Size>(ctx: &mut FmaCtx<'_, E, N>, acc: &AccRow<N>, done: &Finished) {
     let fault = comptime!(ctx.shape.fault);
     let mut exists = ctx.exists;
     if comptime!(fault == Some(Fault::LastRowNotStored)) {

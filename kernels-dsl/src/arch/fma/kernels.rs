@@ -112,8 +112,22 @@ fn run_forward<'a, E: Float, N: Size>(
     };
     let mut ctx = FmaCtx::<'a, E, N> {
         q: RowView::new(q, &layouts.q, batch, head, read, comptime!(shape.len)),
-        k: BlockView::new(k, &layouts.k, batch, head_kv, sizes.s_kv, comptime!(shape.len)),
-        v: BlockView::new(v, &layouts.v, batch, head_kv, sizes.s_kv, comptime!(shape.len_v)),
+        k: BlockView::new(
+            k,
+            &layouts.k,
+            batch,
+            head_kv,
+            sizes.s_kv,
+            comptime!(shape.len),
+        ),
+        v: BlockView::new(
+            v,
+            &layouts.v,
+            batch,
+            head_kv,
+            sizes.s_kv,
+            comptime!(shape.len_v),
+        ),
         out,
         lse,
         out_at: layouts.out.base(batch, head) + read as usize * layouts.out.row,
@@ -129,11 +143,32 @@ fn run_forward<'a, E: Float, N: Size>(
     let plan = comptime!(blueprint.loop_plan());
     if comptime!(blueprint.roles == RoleSplit::Softmax) {
         if UNIT_POS < units {
-            attend_tile::<Fma<'a, E, N, SplitRoles>>(&mut ctx, &at, &range, &inputs, plan, comptime!(Roles::PRODUCTS));
+            attend_tile::<Fma<'a, E, N, SplitRoles>>(
+                &mut ctx,
+                &at,
+                &range,
+                &inputs,
+                plan,
+                comptime!(Roles::PRODUCTS),
+            );
         } else {
-            attend_tile::<Fma<'a, E, N, SplitRoles>>(&mut ctx, &at, &range, &inputs, plan, comptime!(Roles::SOFTMAX));
+            attend_tile::<Fma<'a, E, N, SplitRoles>>(
+                &mut ctx,
+                &at,
+                &range,
+                &inputs,
+                plan,
+                comptime!(Roles::SOFTMAX),
+            );
         }
     } else {
-        attend_tile::<Fma<'a, E, N, OneRole>>(&mut ctx, &at, &range, &inputs, plan, comptime!(Roles::ALL));
+        attend_tile::<Fma<'a, E, N, OneRole>>(
+            &mut ctx,
+            &at,
+            &range,
+            &inputs,
+            plan,
+            comptime!(Roles::ALL),
+        );
     }
 }

@@ -4,12 +4,14 @@
 //! it runs on the CPU JIT, on every WebGPU device and on CUDA. `N` is the width of a load.
 
 mod backward;
+mod backward_kernels;
 mod forward;
 mod kernels;
 mod roles;
 mod views;
 
 pub use backward::*;
+pub use backward_kernels::*;
 pub use forward::*;
 pub use kernels::*;
 pub use roles::*;

@@ -170,14 +170,20 @@ pub fn row_times_transposed<E: Float, N: Size>(
     }
     #[unroll]
     for c in 0..block {
-        let lanes = part[c].vector_size();
-        let mut sum = part[c].extract(0usize);
-        #[unroll]
-        for lane in 1..lanes {
-            sum += part[c].extract(lane);
-        }
-        out.x[c] = sum;
+        out.x[c] = sum_lanes::<N>(part[c]);
     }
+}
+
+/// Sum over the lanes of a vector.
+#[cube]
+pub fn sum_lanes<N: Size>(x: Vector<f32, N>) -> f32 {
+    let lanes = x.vector_size();
+    let mut sum = x.extract(0usize);
+    #[unroll]
+    for lane in 1..lanes {
+        sum += x.extract(lane);
+    }
+    sum
 }
 
 /// acc += sum_c p[c] * block(j)[c]: the product that contracts the sequence. With `hidden` set a
