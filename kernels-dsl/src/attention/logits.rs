@@ -236,7 +236,7 @@ pub fn logit_slope(
 
 #[cube]
 fn clamp_tanh(x: f32) -> f32 {
-    let bounded = x.min(10.0f32).max(-10.0f32);
+    let bounded = x.clamp(-10.0f32, 10.0f32);
     bounded.tanh()
 }
 

@@ -185,7 +185,7 @@ impl<'a, E: Float, N: Size, R: RoleEdges<'a, E, N>> Tier for Fma<'a, E, N, R> {
         if comptime!(ctx.shape.fault != Some(Fault::RescaleSkipped)) {
             let len = acc.x.len();
             for i in 0..len {
-                acc.x[i] = acc.x[i] * Vector::<f32, N>::new(factors[0]);
+                acc.x[i] *= Vector::<f32, N>::new(factors[0]);
             }
         }
     }
