@@ -105,17 +105,17 @@ pub fn differentiate_tile<T: BackwardTier>(
     for j in start..end {
         T::ScoreProduct::issue(ctx, &(), j, &mut p, product);
         T::UpstreamProduct::issue(ctx, &(), j, &mut dp, product);
-        T::ScoreProduct::wait(ctx, &mut p, j, 1u32);
-        T::UpstreamProduct::wait(ctx, &mut dp, j, 0u32);
+        T::ScoreProduct::wait(ctx, &(), &mut p, j, 1u32);
+        T::UpstreamProduct::wait(ctx, &(), &mut dp, j, 0u32);
         weigh::<T>(ctx, &mut p, &mut dp, at, inputs, j, side, plan);
         if comptime!(side == Side::Keys) {
             T::encode(ctx, &p, &mut operand);
             T::SecondProduct::issue(ctx, &operand, j, &mut acc.second, gradient);
-            T::SecondProduct::wait(ctx, &mut acc.second, j, 0u32);
+            T::SecondProduct::wait(ctx, &operand, &mut acc.second, j, 0u32);
         }
         T::encode(ctx, &dp, &mut operand);
         T::FirstProduct::issue(ctx, &operand, j, &mut acc.first, gradient);
-        T::FirstProduct::wait(ctx, &mut acc.first, j, 0u32);
+        T::FirstProduct::wait(ctx, &operand, &mut acc.first, j, 0u32);
     }
 }
 

@@ -20,6 +20,9 @@ pub struct LoopPlan {
     pub segmented: bool,
     /// Hooks compiled in.
     pub features: LogitFeatures,
+    /// Keep raw scores and fold the scale into the exponential's argument: one multiplication
+    /// per score less. Needs a positive scale and no hook that changes a logit.
+    pub folded: bool,
 }
 
 /// Everything the loop carries from block to block.
@@ -50,9 +53,10 @@ pub fn attend_tile<T: Tier>(
         state: RowState::new(inputs.scalars.neg_inf, rows),
         scores: T::scores(&*ctx),
         probs: T::probs(&*ctx),
-        acc: T::acc(&*ctx),
+        acc: T::acc(&*ctx, roles),
         factors: Array::<f32>::new(rows),
     };
+    T::begin(ctx, at, range, roles);
     if comptime!(plan.order == IssueOrder::Sequential) {
         sequential::<T>(ctx, &mut carried, at, range, inputs, plan, roles);
     } else {
@@ -96,6 +100,9 @@ fn sequential<T: Tier>(
             sequential_step::<T>(ctx, carried, at, inputs, j, true, plan, roles);
         }
     }
+    if comptime!(roles.multiply) {
+        T::scores_done(ctx);
+    }
 }
 
 #[cube]
@@ -114,7 +121,7 @@ fn sequential_step<T: Tier>(
     }
     if comptime!(roles.multiply) {
         issue_scores::<T>(ctx, carried, j);
-        T::ScoreProduct::wait(ctx, &mut carried.scores, j, 0u32);
+        T::ScoreProduct::wait(ctx, &(), &mut carried.scores, j, 0u32);
         T::ScoresEdge::send(ctx, &carried.scores);
     }
     softmax_step::<T>(ctx, carried, at, inputs, j, masked, plan, roles);
@@ -125,7 +132,7 @@ fn sequential_step<T: Tier>(
     if comptime!(roles.multiply) {
         T::ProbsEdge::receive(ctx, &mut carried.probs);
         issue_values::<T>(ctx, carried, j, comptime!(may_hide(masked, plan)));
-        T::ValueProduct::wait(ctx, &mut carried.acc, j, 0u32);
+        T::ValueProduct::wait(ctx, &carried.probs, &mut carried.acc, j, 0u32);
     }
 }
 
@@ -146,8 +153,10 @@ fn scores_ahead<T: Tier>(
             T::load(ctx, first);
         }
         if comptime!(roles.multiply) {
+            T::turn_begin(ctx);
             issue_scores::<T>(ctx, carried, first);
-            T::ScoreProduct::wait(ctx, &mut carried.scores, first, 0u32);
+            T::turn_end(ctx);
+            T::ScoreProduct::wait(ctx, &(), &mut carried.scores, first, 0u32);
             T::ScoresEdge::send(ctx, &carried.scores);
         }
         // Masking a block that hides nothing is right, only slower; once a tile it costs nothing.
@@ -172,11 +181,19 @@ fn scores_ahead<T: Tier>(
                 ahead_step::<T>(ctx, carried, at, inputs, j, true, plan, roles);
             }
         }
-
-        if comptime!(roles.multiply) {
+    }
+    if comptime!(roles.multiply) {
+        T::scores_done(ctx);
+        if range.start < range.end {
             T::ProbsEdge::receive(ctx, &mut carried.probs);
             issue_values::<T>(ctx, carried, range.end - 1u32, true);
-            T::ValueProduct::wait(ctx, &mut carried.acc, range.end - 1u32, 0u32);
+            T::ValueProduct::wait(
+                ctx,
+                &carried.probs,
+                &mut carried.acc,
+                range.end - 1u32,
+                0u32,
+            );
         }
     }
 }
@@ -197,10 +214,12 @@ fn ahead_step<T: Tier>(
     }
     if comptime!(roles.multiply) {
         T::ProbsEdge::receive(ctx, &mut carried.probs);
+        T::turn_begin(ctx);
         issue_scores::<T>(ctx, carried, j);
         // Block j - 1 may be the last masked one although j is not.
         issue_values::<T>(ctx, carried, j - 1u32, true);
-        T::ScoreProduct::wait(ctx, &mut carried.scores, j, 1u32);
+        T::turn_end(ctx);
+        T::ScoreProduct::wait(ctx, &(), &mut carried.scores, j, 1u32);
         T::ScoresEdge::send(ctx, &carried.scores);
     }
     // The softmax of j overwrites probs and factors only after the values of j - 1 are done.
@@ -210,7 +229,7 @@ fn ahead_step<T: Tier>(
         T::FactorsEdge::send(ctx, &carried.factors);
     }
     if comptime!(roles.multiply) {
-        T::ValueProduct::wait(ctx, &mut carried.acc, j - 1u32, 0u32);
+        T::ValueProduct::wait(ctx, &carried.probs, &mut carried.acc, j - 1u32, 0u32);
     }
     if comptime!(roles.correct) {
         T::FactorsEdge::receive(ctx, &mut carried.factors);
@@ -262,14 +281,25 @@ fn soften<T: Tier>(
         for c in 0..cols {
             let key = j * comptime!(plan.block) + T::Scores::col(&carried.scores, c);
             let score = T::Scores::get(&carried.scores, r, c);
-            let x = logit::<T::Exp>(score, i, key, at, inputs, masked, comptime!(plan.features));
-            T::Scores::set(&mut carried.scores, r, c, x);
+            if comptime!(plan.folded) {
+                if comptime!(masked) {
+                    let seen = visible(i, key, at, inputs, comptime!(plan.features));
+                    let x = select(seen, score, inputs.scalars.neg_inf);
+                    T::Scores::set(&mut carried.scores, r, c, x);
+                }
+            } else {
+                let x =
+                    logit::<T::Exp>(score, i, key, at, inputs, masked, comptime!(plan.features));
+                T::Scores::set(&mut carried.scores, r, c, x);
+            }
         }
     }
     online_softmax::<T::Scores, T::Exp>(
         &mut carried.scores,
         &mut carried.state,
         &mut carried.factors,
+        inputs.scalars.scale * T::Exp::per_nat(),
+        comptime!(plan.folded),
         comptime!(may_hide(masked, plan)),
     );
 }

@@ -43,6 +43,11 @@ pub struct LogitFeatures {
 }
 
 impl LogitFeatures {
+    /// Whether a visible pair's logit is scale * score and nothing else.
+    pub fn plain(self) -> bool {
+        !(self.softcap || self.alibi || self.bias)
+    }
+
     /// Whether a block inside the band and the lengths may still hold a hidden key.
     pub fn irregular(self) -> bool {
         self.documents || self.mask.is_some()
@@ -242,7 +247,7 @@ fn clamp_tanh(x: f32) -> f32 {
 
 /// Whether query `i` sees key `j`. Reads tables and mask only inside the tensors.
 #[cube]
-fn visible(
+pub fn visible(
     i: u32,
     j: u32,
     at: &TileCoords,

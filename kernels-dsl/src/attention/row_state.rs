@@ -72,39 +72,58 @@ pub fn weight<X: Exponential>(x: f32, max: f32) -> f32 {
     select(hidden, 0.0f32, e)
 }
 
-/// Scores -> base^(score - max), in place; returns the factors [rows] by which everything summed
+/// Logits -> base^(logit - max), in place; sets the factors [rows] by which everything summed
 /// earlier must be scaled.
 ///
-/// `may_hide` is set when a score of the block can be -inf; the interior of an unmasked problem
-/// saves the comparison.
+/// With `folded` the fragment holds raw scores and the logit is `scale * score`: weights become
+/// base^(fma(score, scale, -max)), with `max` the same rounded product that the factors and the
+/// log-sum-exp use. `may_hide` is set when a score of the block can be -inf; the interior of an
+/// unmasked problem saves the comparison.
 #[cube]
 pub fn online_softmax<F: Fragment, X: Exponential>(
     s: &mut F::Regs,
     st: &mut RowState,
     factors: &mut Array<f32>,
+    scale: f32,
+    #[comptime] folded: bool,
     #[comptime] may_hide: bool,
 ) {
     let rows = F::rows(&*s);
     let cols = F::cols(&*s);
     #[unroll]
     for r in 0..rows {
-        let mut max = st.max[r];
+        let mut block_max = F::get(&*s, r, 0usize);
         #[unroll]
-        for c in 0..cols {
-            max = max.max(F::get(&*s, r, c));
+        for c in 1..cols {
+            block_max = block_max.max(F::get(&*s, r, c));
         }
-        max = F::reduce_max(max);
+        block_max = F::reduce_max(block_max);
+        if comptime!(folded) {
+            block_max *= scale;
+        }
+        let max = st.max[r].max(block_max);
         let factor = weight::<X>(st.max[r], max);
         st.max[r] = max;
         factors[r] = factor;
+        // Rows that have seen nothing subtract 0, not -inf.
+        let shift = if comptime!(may_hide) {
+            select(max < LOWEST, 0.0f32, max)
+        } else {
+            max
+        };
         let mut sum = st.sum[r] * factor;
         #[unroll]
         for c in 0..cols {
             let x = F::get(&*s, r, c);
-            let p = if comptime!(may_hide) {
-                weight::<X>(x, max)
+            let e = if comptime!(folded) {
+                X::exp(fma(x, scale, -shift))
             } else {
-                X::exp(x - max)
+                X::exp(x - shift)
+            };
+            let p = if comptime!(may_hide) {
+                select(x < LOWEST, 0.0f32, e)
+            } else {
+                e
             };
             sum += p;
             F::set(s, r, c, p);

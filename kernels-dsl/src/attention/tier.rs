@@ -2,7 +2,7 @@
 
 use cubecl::prelude::*;
 
-use super::{Exponential, Finished};
+use super::{Exponential, Finished, Segments, TileCoords};
 use crate::tile::{Edge, Fragment, Product};
 
 /// Which parts of the loop the calling units play: comptime guards over one body.
@@ -31,6 +31,19 @@ impl Roles {
         softmax: true,
         correct: true,
         store: true,
+    };
+    /// Everything but loading: Hopper's consumers.
+    pub const CONSUME: Roles = Roles {
+        load: false,
+        ..Roles::ALL
+    };
+    /// Loading alone: Hopper's producer.
+    pub const LOAD: Roles = Roles {
+        load: true,
+        multiply: false,
+        softmax: false,
+        correct: false,
+        store: false,
     };
     /// Everything but the softmax.
     pub const PRODUCTS: Roles = Roles {
@@ -90,9 +103,18 @@ pub trait Tier {
     fn scores(ctx: &Self::Ctx) -> <Self::Scores as Fragment>::Regs;
     /// Room for an encoded block.
     fn probs(ctx: &Self::Ctx) -> Self::Probs;
-    /// The accumulator, zeroed.
-    fn acc(ctx: &Self::Ctx) -> Self::Acc;
+    /// The accumulator, zeroed where `roles` multiply; other roles never touch it.
+    fn acc(ctx: &Self::Ctx, #[comptime] roles: Roles) -> Self::Acc;
 
+    /// Start of a tile, once per role: loads the queries, or waits for them. Called for tiles
+    /// without a visible key as well.
+    fn begin(ctx: &mut Self::Ctx, at: &TileCoords, range: &Segments, #[comptime] roles: Roles);
+    /// All scores of the tile have been computed: the queries may be replaced.
+    fn scores_done(ctx: &mut Self::Ctx);
+    /// Around the products of one step: lets several sets of multiplying units take turns.
+    fn turn_begin(ctx: &mut Self::Ctx);
+    /// End of the turn.
+    fn turn_end(ctx: &mut Self::Ctx);
     /// Starts bringing blocks `j` of K and V; the products wait for them.
     fn load(ctx: &mut Self::Ctx, j: u32);
     /// Weights -> left operand of the second product, in the type that it multiplies.

@@ -1,9 +1,8 @@
 //! `attend_forward`: check, select, bind, launch.
 
-use cubecl::prelude::{BufferArg, Client, CubeDim};
+use cubecl::prelude::{BufferArg, Client};
 
 use super::*;
-use crate::arch::fma::{ForwardLayoutsLaunch, ForwardSizesLaunch, attend_forward_fma};
 use crate::error::{Error, InvalidProblem};
 use crate::tile::LayoutLaunch;
 
@@ -94,19 +93,23 @@ pub fn attend_forward(
         d_v: dims.d_v,
         s_q: dims.s_q,
         vector,
+        tma: [q, k, v].iter().all(|t| t.tma()),
+        positive_scale: hooks.scale > 0.0,
         reach,
         features: hooks.features,
     };
     let blueprint = select_attend(&key, &caps, &options.policy)?;
-    launch(
+    let call = ForwardCall {
         client,
-        &caps,
-        &dims,
-        [q, k, v, &out],
-        &lse,
-        &hooks,
+        caps: &caps,
+        dims,
+        hooks: &hooks,
         blueprint,
-    )?;
+    };
+    match blueprint.tier {
+        TierName::Unit => call.unit([q, k, v, &out], &lse)?,
+        TierName::Hopper => call.hopper([q, k, v, &out], &lse)?,
+    }
     Ok(Attended {
         out,
         lse,
@@ -194,64 +197,6 @@ fn checked_lse(lse: &Tensor<3>, dims: &AttendDims) -> Result<Tensor<3>, InvalidP
     expect_dtype("lse", lse.dtype, DType::F32)?;
     lse.check_rows("lse")?;
     Ok(lse.clone())
-}
-
-fn launch(
-    client: &Client,
-    caps: &Caps,
-    dims: &AttendDims,
-    [q, k, v, out]: [&Tensor<4>; 4],
-    lse: &Tensor<3>,
-    hooks: &Hooks,
-    blueprint: AttendBlueprint,
-) -> Result<(), Error> {
-    let tiles = dims.s_q.div_ceil(blueprint.rows);
-    let total = dims.b * dims.h_q * tiles;
-    let cubes = spread("attend_forward", total, caps)?;
-    let keys = match blueprint.fault {
-        Some(Fault::LastKeyDropped) => dims.s_kv.saturating_sub(1),
-        _ => dims.s_kv,
-    };
-    let sizes = ForwardSizesLaunch::new(
-        dims.h_q as u32,
-        (dims.h_q / dims.h_kv) as u32,
-        dims.s_q as u32,
-        keys as u32,
-        tiles as u32,
-        total,
-    );
-    let v_ = blueprint.vector;
-    let layouts = ForwardLayoutsLaunch::new(
-        layout(q, v_),
-        layout(k, v_),
-        layout(v, v_),
-        layout(out, v_),
-        LayoutLaunch::new(lse.offset, lse.strides[0], lse.strides[1], lse.strides[2]),
-    );
-    // SAFETY: every view was checked against its buffer; the kernel indexes rows below the
-    // checked shape only (`BlockView::row` and `FmaCtx` clamp to the last row).
-    unsafe {
-        attend_forward_fma::launch_unchecked(
-            client,
-            cubes,
-            CubeDim::new_1d(blueprint.units() as u32),
-            address(blueprint.wide),
-            blueprint.vector,
-            buffer(q, v_),
-            buffer(k, v_),
-            buffer(v, v_),
-            buffer(out, v_),
-            BufferArg::from_raw_parts(lse.handle.clone(), lse.capacity()),
-            hooks.tensors(client),
-            layouts,
-            sizes,
-            hooks.scalars(blueprint.fault),
-            hooks.offsets(),
-            blueprint,
-            blueprint.dtype.elem(),
-        );
-    }
-    check_launch(client, caps, &blueprint, [&out.handle, &lse.handle])
 }
 
 /// Strides of a view in vectors of `v` elements.

@@ -4,6 +4,7 @@ use core::fmt;
 
 use super::{AttendOp, DType, Fault};
 use crate::arch::fma::FmaShape;
+use crate::arch::hopper::HopperShape;
 use crate::attention::{IssueOrder, LogitFeatures, LoopPlan};
 
 /// Family of kernels, by what carries the arithmetic.
@@ -11,12 +12,15 @@ use crate::attention::{IssueOrder, LogitFeatures, LoopPlan};
 pub enum TierName {
     /// FMA, no plane operations; any backend.
     Unit,
+    /// TMA and wgmma with warp roles; CUDA sm_90.
+    Hopper,
 }
 
 impl fmt::Display for TierName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             TierName::Unit => "unit",
+            TierName::Hopper => "hopper",
         })
     }
 }
@@ -57,6 +61,8 @@ pub struct AttendBlueprint {
     pub vector: usize,
     /// 64-bit addressing.
     pub wide: bool,
+    /// Scale folded into the exponential; see [`LoopPlan::folded`].
+    pub folded: bool,
     /// Hooks compiled in.
     pub features: LogitFeatures,
     /// Sabotage; see [`Fault`].
@@ -66,6 +72,9 @@ pub struct AttendBlueprint {
 impl AttendBlueprint {
     /// Units of a cube.
     pub fn units(&self) -> usize {
+        if self.tier == TierName::Hopper {
+            return self.hopper_shape().units() as usize;
+        }
         match self.roles {
             RoleSplit::None => self.rows,
             RoleSplit::Softmax => 2 * self.rows,
@@ -78,6 +87,22 @@ impl AttendBlueprint {
             order: self.order,
             segmented: self.segmented,
             features: self.features,
+            folded: self.folded,
+        }
+    }
+
+    pub(crate) fn hopper_shape(&self) -> HopperShape {
+        HopperShape {
+            d: self.d as u32,
+            d_v: self.d_v as u32,
+            block: self.block as u32,
+            consumers: self.rows as u32 / 64,
+            stages: 2,
+            ty: match self.dtype {
+                DType::F16 => "f16",
+                _ => "bf16",
+            },
+            ragged: self.features.lengths,
         }
     }
 
@@ -108,6 +133,7 @@ impl fmt::Display for AttendBlueprint {
             (self.roles == RoleSplit::Softmax, "split-softmax"),
             (self.order == IssueOrder::ScoresAhead, "scores-ahead"),
             (self.segmented, "segmented"),
+            (self.folded, "folded"),
             (self.wide, "wide"),
             (x.softcap, "softcap"),
             (x.alibi, "alibi"),

@@ -34,6 +34,8 @@ pub struct Caps {
     pub units_per_cube: u32,
     /// Shared memory of a cube in bytes.
     pub shared_memory: usize,
+    /// Streaming multiprocessors, where the driver counts them: what a persistent kernel fills.
+    pub multiprocessors: Option<u32>,
     /// Storage buffers a kernel may bind.
     pub bindings: u32,
     /// Largest cube counts along x, y, z.
@@ -62,10 +64,11 @@ impl Caps {
         Self {
             device: format!("{} ({})", properties.identity.name, client.name()),
             family,
-            sm: None,
+            sm: compute_capability(&properties.identity.fingerprint),
             plane: (hardware.plane_size_min, hardware.plane_size_max),
             units_per_cube: hardware.max_units_per_cube,
             shared_memory: hardware.max_shared_memory_size,
+            multiprocessors: hardware.num_streaming_multiprocessors,
             bindings: hardware.max_bindings,
             cube_count: hardware.max_cube_count,
             vector: hardware.max_vector_size,
@@ -81,5 +84,26 @@ impl Caps {
     /// Whether kernels may use `dtype`.
     pub fn supports(&self, dtype: DType) -> bool {
         self.dtypes.contains(&dtype)
+    }
+}
+
+/// The number behind "sm" in a CUDA compilation target such as `ptx_sm90`.
+fn compute_capability(fingerprint: &str) -> Option<u32> {
+    let digits = fingerprint.split_once("_sm")?.1;
+    let end = digits
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(digits.len());
+    digits[..end].parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::compute_capability;
+
+    #[test]
+    fn compute_capability_when_cuda_is_its_number() {
+        assert_eq!(compute_capability("ptx_sm90"), Some(90));
+        assert_eq!(compute_capability("sm_100a"), None);
+        assert_eq!(compute_capability("spirv"), None);
     }
 }

@@ -14,7 +14,7 @@ pub(crate) struct Hooks {
     pub(crate) features: LogitFeatures,
     /// Largest element index of mask and bias.
     pub(crate) reach: usize,
-    scale: f32,
+    pub(crate) scale: f32,
     softcap: f32,
     left: i32,
     right: i32,
@@ -55,6 +55,9 @@ impl Hooks {
                 value: cap,
             });
         }
+        let softcap = options
+            .softcap
+            .filter(|_| options.policy.fault != Some(Fault::SoftcapDropped));
         let longest = dims.s_q.max(dims.s_kv);
         // A window no row can leave is no window; this also keeps the edges inside i32.
         let left = options.window_left.filter(|&w| w < longest);
@@ -65,7 +68,7 @@ impl Hooks {
         let full = [dims.b, dims.h_q, dims.s_q, dims.s_kv];
         let mut hooks = Self {
             features: LogitFeatures {
-                softcap: options.softcap.is_some(),
+                softcap: softcap.is_some(),
                 alibi: options.alibi.is_some(),
                 bias: options.bias.is_some(),
                 band_left: left.is_some(),
@@ -75,8 +78,8 @@ impl Hooks {
                 lengths: options.lengths_q.is_some() || options.lengths_kv.is_some(),
             },
             reach: 0,
-            scale: options.softcap.map_or(scale, |cap| scale / cap),
-            softcap: options.softcap.unwrap_or(0.0),
+            scale: softcap.map_or(scale, |cap| scale / cap),
+            softcap: softcap.unwrap_or(0.0),
             left: left.unwrap_or(0) as i32,
             right: right.unwrap_or(0) as i32,
             anchor: (options.alignment == Alignment::BottomRight) as i32,

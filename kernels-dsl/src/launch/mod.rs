@@ -7,6 +7,7 @@ mod caps;
 mod check;
 mod dequantize;
 mod fault;
+mod forward;
 mod geometry;
 mod hadamard;
 mod hooks;
@@ -28,5 +29,6 @@ pub use select::*;
 pub use tensor::*;
 
 pub(crate) use check::*;
+pub(crate) use forward::*;
 pub(crate) use geometry::*;
 pub(crate) use hooks::*;

@@ -53,6 +53,10 @@ pub struct AttendKey {
     pub s_q: usize,
     /// Elements that may be loaded at once.
     pub vector: usize,
+    /// q, k and v can be addressed by the Tensor Memory Accelerator.
+    pub tma: bool,
+    /// The scale on raw scores is positive.
+    pub positive_scale: bool,
     /// Largest element index of any tensor.
     pub reach: usize,
     /// Hooks needed.
@@ -76,37 +80,75 @@ impl AttendKey {
     }
 }
 
-/// Picks the blueprint of an attention kernel.
+/// Picks the blueprint of an attention kernel: the tier that the policy names, or else the
+/// fastest that takes the problem.
 ///
 /// # Errors
 /// [`NotAvailable`] naming the limit: dtype, bindings, address width, units per cube, shared
-/// memory, or barriers for split roles.
+/// memory, barriers for split roles, or what the tier asked for lacks.
 pub fn select_attend(
     key: &AttendKey,
     caps: &Caps,
     policy: &Policy,
 ) -> Result<AttendBlueprint, NotAvailable> {
     check_dtype(key.op.name(), key.dtype, caps)?;
-    let lacks = |limit, needed: String, available: String| NotAvailable {
+    check_bindings(key, caps)?;
+    let wide = check_reach(key.op.name(), key.reach, caps)?;
+    match policy.tier {
+        Some(TierName::Unit) => select_unit(key, caps, policy, wide),
+        Some(TierName::Hopper) => select_hopper(key, caps, policy, wide),
+        None => {
+            // Role splits and faults belong to the unit tier.
+            let plain = policy.roles.is_none() && policy.fault.is_none();
+            match plain.then(|| select_hopper(key, caps, policy, wide)) {
+                Some(Ok(blueprint)) => Ok(blueprint),
+                _ => select_unit(key, caps, policy, wide),
+            }
+        }
+    }
+}
+
+fn lacks(
+    key: &AttendKey,
+    caps: &Caps,
+    limit: &'static str,
+    needed: impl ToString,
+    available: impl ToString,
+) -> NotAvailable {
+    NotAvailable {
         what: key.op.name().into(),
         device: caps.device.clone(),
         limit,
-        needed,
-        available,
-    };
-    if key.bindings() > caps.bindings {
-        return Err(lacks(
-            "storage buffers",
-            key.bindings().to_string(),
-            caps.bindings.to_string(),
-        ));
+        needed: needed.to_string(),
+        available: available.to_string(),
     }
-    let wide = check_reach(key.op.name(), key.reach, caps)?;
+}
+
+fn check_bindings(key: &AttendKey, caps: &Caps) -> Result<(), NotAvailable> {
+    if key.bindings() <= caps.bindings {
+        return Ok(());
+    }
+    Err(lacks(
+        key,
+        caps,
+        "storage buffers",
+        key.bindings(),
+        caps.bindings,
+    ))
+}
+
+/// The unit tier: takes every problem that fits the device's limits.
+fn select_unit(
+    key: &AttendKey,
+    caps: &Caps,
+    policy: &Policy,
+    wide: bool,
+) -> Result<AttendBlueprint, NotAvailable> {
     let roles = policy.roles.unwrap_or(RoleSplit::None);
     let (rows, block) = unit_tile(key, caps, roles);
     let blueprint = AttendBlueprint {
         op: key.op,
-        tier: policy.tier.unwrap_or(TierName::Unit),
+        tier: TierName::Unit,
         roles,
         order: policy.order.unwrap_or(IssueOrder::Sequential),
         // WGSL drivers compile slowly, and masks cost little beside d FMAs a score.
@@ -118,32 +160,98 @@ pub fn select_attend(
         block,
         vector: key.vector.min(caps.vector).max(1),
         wide,
+        // Beyond |logit| = 2^30 a folded weight may exceed 1; the unit tier is exact at any size.
+        folded: false,
         features: key.features,
         fault: policy.fault,
     };
     if blueprint.units() > caps.units_per_cube as usize {
+        let units = blueprint.units();
         return Err(lacks(
+            key,
+            caps,
             "units per cube",
-            blueprint.units().to_string(),
-            caps.units_per_cube.to_string(),
+            units,
+            caps.units_per_cube,
         ));
     }
     if roles == RoleSplit::Softmax {
         if !caps.divergent_barriers {
-            return Err(lacks(
-                "barriers in divergent code",
-                "split roles".into(),
-                "none".into(),
-            ));
+            let limit = "barriers in divergent code";
+            return Err(lacks(key, caps, limit, "split roles", "none"));
         }
         let bytes = 4 * rows * crate::arch::fma::exchange_words(block);
         if bytes > caps.shared_memory {
-            return Err(lacks(
-                "shared memory (bytes)",
-                bytes.to_string(),
-                caps.shared_memory.to_string(),
-            ));
+            let limit = "shared memory (bytes)";
+            return Err(lacks(key, caps, limit, bytes, caps.shared_memory));
         }
+    }
+    Ok(blueprint)
+}
+
+/// The Hopper tier: 16-bit forward on sm_90 with views that TMA can address.
+fn select_hopper(
+    key: &AttendKey,
+    caps: &Caps,
+    policy: &Policy,
+    wide: bool,
+) -> Result<AttendBlueprint, NotAvailable> {
+    let no = |limit, needed: &dyn std::fmt::Display, available: &dyn std::fmt::Display| {
+        Err(lacks(key, caps, limit, needed, available))
+    };
+    match caps.sm {
+        Some(90) => {}
+        Some(sm) => return no("compute capability", &90, &sm),
+        None => return no("compute capability", &90, &"none"),
+    }
+    if key.op == AttendOp::Backward {
+        return no("hopper tier", &"backward", &"forward");
+    }
+    if key.dtype == DType::F32 {
+        return no("hopper tier's dtypes", &key.dtype, &"f16, bf16");
+    }
+    for (limit, d) in [
+        ("d of the hopper tier", key.d),
+        ("d_v of the hopper tier", key.d_v),
+    ] {
+        if d == 0 || d > 128 || !d.is_multiple_of(8) {
+            return no(limit, &d, &"multiples of 8 up to 128");
+        }
+    }
+    if !key.tma {
+        return no(
+            "TMA addressing",
+            &"16-byte strides and start",
+            &"other strides",
+        );
+    }
+    if key.vector < 2 {
+        return no(
+            "hopper tier's output words",
+            &"even strides",
+            &"odd strides",
+        );
+    }
+    let blueprint = AttendBlueprint {
+        op: key.op,
+        tier: TierName::Hopper,
+        roles: RoleSplit::None,
+        order: IssueOrder::ScoresAhead,
+        segmented: true,
+        dtype: key.dtype,
+        d: key.d,
+        d_v: key.d_v,
+        rows: 128,
+        block: 128,
+        vector: 8,
+        wide,
+        folded: key.features.plain() && key.positive_scale,
+        features: key.features,
+        fault: policy.fault,
+    };
+    let bytes = blueprint.hopper_shape().smem_bytes() as usize;
+    if bytes > caps.shared_memory {
+        return no("shared memory (bytes)", &bytes, &caps.shared_memory);
     }
     Ok(blueprint)
 }

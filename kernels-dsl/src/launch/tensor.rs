@@ -207,6 +207,17 @@ impl<const N: usize> Tensor<N> {
     }
 }
 
+impl Tensor<4> {
+    /// Whether the Tensor Memory Accelerator can address the view: 16-byte steps along every
+    /// axis longer than 1, none of them a broadcast, and a 16-byte-aligned start.
+    pub(crate) fn tma(&self) -> bool {
+        let fits = |elements: usize| (elements * self.dtype.size()).is_multiple_of(16);
+        fits(self.offset)
+            && (self.handle.offset_start.unwrap_or(0)).is_multiple_of(16)
+            && (0..3).all(|a| self.shape[a] <= 1 || (self.strides[a] > 0 && fits(self.strides[a])))
+    }
+}
+
 /// Strides of a dense row-major tensor.
 pub fn row_major<const N: usize>(shape: [usize; N]) -> [usize; N] {
     let mut strides = [1; N];

@@ -33,5 +33,12 @@ pub trait Product {
         #[comptime] mode: ProductMode,
     );
     /// Returns when the product with block `j` is done, while `in_flight` later ones may run on.
-    fn wait(ctx: &mut Self::Ctx, acc: &mut Self::Acc, j: u32, #[comptime] in_flight: u32);
+    /// Until then `lhs` must not change.
+    fn wait(
+        ctx: &mut Self::Ctx,
+        lhs: &Self::Lhs,
+        acc: &mut Self::Acc,
+        j: u32,
+        #[comptime] in_flight: u32,
+    );
 }

@@ -66,6 +66,7 @@ impl<'a, E: Float, N: Size, const SECOND: bool> Product for GradScores<'a, E, N,
     }
     fn wait(
         _ctx: &mut FmaGradCtx<'a, E, N>,
+        _lhs: &(),
         _acc: &mut ScoreRow,
         _j: u32,
         #[comptime] _in_flight: u32,
@@ -94,6 +95,7 @@ impl<'a, E: Float, N: Size, const SECOND: bool> Product for GradValues<'a, E, N,
     }
     fn wait(
         _ctx: &mut FmaGradCtx<'a, E, N>,
+        _lhs: &ScoreRow,
         _acc: &mut AccRow<N>,
         _j: u32,
         #[comptime] _in_flight: u32,

@@ -7,7 +7,7 @@ use cubecl::prelude::*;
 use super::{
     AccRow, BlockView, RowFragment, RowView, ScoreRow, row_times_transposed, weights_times_block,
 };
-use crate::attention::{Finished, Natural, Tier};
+use crate::attention::{Finished, Natural, Roles, Segments, Tier, TileCoords};
 use crate::launch::Fault;
 use crate::tile::{Edge, InPlace, Product, ProductMode};
 
@@ -82,6 +82,7 @@ impl<'a, E: Float, N: Size> Product for FmaScores<'a, E, N> {
     }
     fn wait(
         _ctx: &mut FmaCtx<'a, E, N>,
+        _lhs: &(),
         _acc: &mut ScoreRow,
         _j: u32,
         #[comptime] _in_flight: u32,
@@ -114,6 +115,7 @@ impl<'a, E: Float, N: Size> Product for FmaValues<'a, E, N> {
     }
     fn wait(
         _ctx: &mut FmaCtx<'a, E, N>,
+        _lhs: &ScoreRow,
         _acc: &mut AccRow<N>,
         _j: u32,
         #[comptime] _in_flight: u32,
@@ -169,9 +171,19 @@ impl<'a, E: Float, N: Size, R: RoleEdges<'a, E, N>> Tier for Fma<'a, E, N, R> {
     fn probs(ctx: &FmaCtx<'a, E, N>) -> ScoreRow {
         ScoreRow::new(ctx.row, comptime!(ctx.shape.block))
     }
-    fn acc(ctx: &FmaCtx<'a, E, N>) -> AccRow<N> {
+    fn acc(ctx: &FmaCtx<'a, E, N>, #[comptime] _roles: Roles) -> AccRow<N> {
         AccRow::<N>::zeroed(comptime!(ctx.shape.len_v))
     }
+    fn begin(
+        _ctx: &mut FmaCtx<'a, E, N>,
+        _at: &TileCoords,
+        _range: &Segments,
+        #[comptime] _roles: Roles,
+    ) {
+    }
+    fn scores_done(_ctx: &mut FmaCtx<'a, E, N>) {}
+    fn turn_begin(_ctx: &mut FmaCtx<'a, E, N>) {}
+    fn turn_end(_ctx: &mut FmaCtx<'a, E, N>) {}
     fn load(_ctx: &mut FmaCtx<'a, E, N>, _j: u32) {}
     /// P stays f32: FMA multiplies what the sum was taken over.
     fn encode(ctx: &mut FmaCtx<'a, E, N>, s: &mut ScoreRow, p: &mut ScoreRow) {

@@ -1,0 +1,432 @@
+//! Forward on the Hopper tier.
+
+use core::marker::PhantomData;
+
+use cubecl::prelude::*;
+
+use super::operands::{descriptor_k_major, descriptor_mn_major};
+use super::{Binary, HopperShape, WgmmaFragment, WgmmaRegs, ptx};
+use crate::attention::{Finished, Roles, Segments, Tier, TileCoords};
+use crate::tile::{InPlace, Layout, Product, ProductMode};
+
+/// Where the units of a cube find tiles, barriers and results.
+///
+/// Barriers, 8 bytes each from `bars`: 0 q full, 1 q empty, then for stage s of `stages`: k full
+/// 2 + s, k empty 2 + S + s, v full 2 + 2S + s, v empty 2 + 3S + s; last, v landed 2 + 4S.
+#[derive(CubeType)]
+pub struct HopperCtx<'a> {
+    /// out as words of two elements.
+    pub out: &'a mut [u32],
+    /// Log-sum-exp.
+    pub lse: &'a mut [f32],
+    /// Strides of out in words, of lse in elements.
+    pub out_layout: &'a Layout,
+    /// See `out_layout`.
+    pub lse_layout: &'a Layout,
+    /// Tensor maps of q, k and v.
+    pub q_map: u64,
+    /// See `q_map`.
+    pub k_map: u64,
+    /// See `q_map`.
+    pub v_map: u64,
+    /// Shared addresses of the query tile, the first K stage, the first V stage, the barriers.
+    pub q_smem: u32,
+    /// See `q_smem`.
+    pub k_smem: u32,
+    /// See `q_smem`.
+    pub v_smem: u32,
+    /// See `q_smem`.
+    pub bars: u32,
+    /// Blocks of earlier tiles: ring position of this tile's first block.
+    pub base: u32,
+    /// First block of this tile.
+    pub first: u32,
+    /// Tiles done.
+    pub tiles: u32,
+    /// Value blocks that the producer zeroed rows of.
+    pub mended: u32,
+    /// Consumer warpgroup.
+    pub wg: u32,
+    /// Batch entry, query head, key head and first row of the tile.
+    pub batch: u32,
+    /// See `batch`.
+    pub head: u32,
+    /// See `batch`.
+    pub head_kv: u32,
+    /// See `batch`.
+    pub row0: u32,
+    /// Queries and keys of the sequence.
+    pub len_q: u32,
+    /// See `len_q`.
+    pub len_kv: u32,
+    /// Queries and keys of the tensor.
+    pub s_q: u32,
+    /// See `s_q`.
+    pub s_kv: u32,
+    /// Query heads that share a key head.
+    pub group: u32,
+    /// -inf.
+    pub neg_inf: f32,
+    /// Comptime shape.
+    #[cube(comptime)]
+    pub shape: HopperShape,
+}
+
+#[cube]
+impl<'a> HopperCtx<'a> {
+    fn bar(&self, index: u32) -> u32 {
+        self.bars + index * 8u32
+    }
+    /// Ring position of block `j`.
+    fn ring(&self, j: u32) -> u32 {
+        self.base + (j - self.first)
+    }
+    /// Each warp of the consumers frees the stage for itself: a warpgroup's first thread may be
+    /// ahead of its other warps.
+    fn release(&self, index: u32) {
+        if UNIT_POS % 32u32 == 0u32 {
+            ptx::mbar_arrive(self.bar(index));
+        }
+    }
+    /// Row of the tile that this thread's upper half works on.
+    fn thread_row(&self) -> u32 {
+        let t = UNIT_POS % 128u32;
+        self.wg * 64u32 + t / 32u32 * 16u32 + UNIT_POS % 32u32 / 4u32
+    }
+}
+
+/// P in the registers of wgmma's left operand, two elements each.
+#[derive(CubeType)]
+pub struct PackedProbs<NP: Size> {
+    /// [block / 4] words.
+    pub v: Vector<u32, NP>,
+}
+
+/// The accumulator, in the named PTX registers of the bank.
+#[derive(CubeType)]
+pub struct Bank {
+    /// Registers of a thread.
+    #[cube(comptime)]
+    pub n: u32,
+}
+
+/// S = Q K^T by wgmma from shared memory.
+pub struct WgmmaScores<'a, NS>(PhantomData<(&'a (), NS)>);
+/// O += P V by wgmma with P from registers.
+pub struct WgmmaValues<'a, NP>(PhantomData<(&'a (), NP)>);
+
+#[cube]
+impl<'a, NS: Size> Product for WgmmaScores<'a, NS> {
+    type Ctx = HopperCtx<'a>;
+    type Lhs = ();
+    type Acc = WgmmaRegs<NS>;
+
+    fn issue(
+        ctx: &mut HopperCtx<'a>,
+        _lhs: &(),
+        j: u32,
+        acc: &mut WgmmaRegs<NS>,
+        #[comptime] _mode: ProductMode,
+    ) {
+        let shape = comptime!(ctx.shape);
+        let stages = comptime!(shape.stages);
+        let at = ctx.ring(j);
+        let stage = at % stages;
+        ptx::mbar_wait(ctx.bar(2u32 + stage), at / stages % 2u32);
+        let q = descriptor_k_major(ctx.q_smem + ctx.wg * 8192u32);
+        let k = descriptor_k_major(ctx.k_smem + stage * comptime!(shape.k_bytes()));
+        let text = comptime!(ptx::scores_text(
+            shape.block / 2,
+            shape.ty,
+            &shape.score_steps()
+        ));
+        acc.v = ptx::issue_scores::<NS>(q, k, text);
+    }
+    fn wait(
+        ctx: &mut HopperCtx<'a>,
+        _lhs: &(),
+        acc: &mut WgmmaRegs<NS>,
+        j: u32,
+        #[comptime] in_flight: u32,
+    ) {
+        let stages = comptime!(ctx.shape.stages);
+        acc.v = ptx::wait_scores::<NS>(acc.v, in_flight);
+        ctx.release(2u32 + stages + ctx.ring(j) % stages);
+    }
+}
+
+#[cube]
+impl<'a, NP: Size> Product for WgmmaValues<'a, NP> {
+    type Ctx = HopperCtx<'a>;
+    type Lhs = PackedProbs<NP>;
+    type Acc = Bank;
+
+    fn issue(
+        ctx: &mut HopperCtx<'a>,
+        p: &PackedProbs<NP>,
+        j: u32,
+        acc: &mut Bank,
+        #[comptime] _mode: ProductMode,
+    ) {
+        let shape = comptime!(ctx.shape);
+        let stages = comptime!(shape.stages);
+        let at = ctx.ring(j);
+        let stage = at % stages;
+        ptx::mbar_wait(ctx.bar(2u32 + 2u32 * stages + stage), at / stages % 2u32);
+        let v = descriptor_mn_major(
+            ctx.v_smem + stage * comptime!(shape.v_bytes()),
+            comptime!(shape.block),
+        );
+        let text = comptime!(ptx::values_text(acc.n, shape.ty, &shape.value_steps()));
+        ptx::issue_values::<NP>(p.v, v, text);
+    }
+    fn wait(
+        ctx: &mut HopperCtx<'a>,
+        p: &PackedProbs<NP>,
+        _acc: &mut Bank,
+        j: u32,
+        #[comptime] _in_flight: u32,
+    ) {
+        let stages = comptime!(ctx.shape.stages);
+        ptx::wait_values::<NP>(p.v);
+        ctx.release(2u32 + 3u32 * stages + ctx.ring(j) % stages);
+    }
+}
+
+/// Producer and consumers of the Hopper tier; NS = block / 2, NP = block / 4.
+pub struct Hopper<'a, NS, NP>(PhantomData<(&'a (), NS, NP)>);
+
+#[cube]
+impl<'a, NS: Size, NP: Size> Tier for Hopper<'a, NS, NP> {
+    type Ctx = HopperCtx<'a>;
+    type Exp = Binary;
+    type Scores = WgmmaFragment<NS>;
+    type Probs = PackedProbs<NP>;
+    type Acc = Bank;
+    type ScoreProduct = WgmmaScores<'a, NS>;
+    type ValueProduct = WgmmaValues<'a, NP>;
+    type ScoresEdge = InPlace<HopperCtx<'a>, WgmmaRegs<NS>>;
+    type ProbsEdge = InPlace<HopperCtx<'a>, PackedProbs<NP>>;
+    type FactorsEdge = InPlace<HopperCtx<'a>, Array<f32>>;
+    type FinishedEdge = InPlace<HopperCtx<'a>, Finished>;
+
+    fn rows(_ctx: &HopperCtx<'a>) -> comptime_type!(usize) {
+        2usize
+    }
+    fn scores(ctx: &HopperCtx<'a>) -> WgmmaRegs<NS> {
+        WgmmaRegs::<NS> {
+            v: Vector::<f32, NS>::zeroed(),
+            row: ctx.thread_row(),
+            col: UNIT_POS % 4u32 * 2u32,
+        }
+    }
+    fn probs(_ctx: &HopperCtx<'a>) -> PackedProbs<NP> {
+        PackedProbs::<NP> {
+            v: Vector::<u32, NP>::zeroed(),
+        }
+    }
+    fn acc(ctx: &HopperCtx<'a>, #[comptime] roles: Roles) -> Bank {
+        let n = comptime!(ctx.shape.d_v / 2);
+        if comptime!(roles.multiply) {
+            ptx::bank_zero(n);
+        }
+        Bank { n }
+    }
+
+    fn begin(ctx: &mut HopperCtx<'a>, at: &TileCoords, range: &Segments, #[comptime] roles: Roles) {
+        ctx.first = range.start;
+        ctx.batch = at.batch;
+        ctx.head = at.head;
+        ctx.head_kv = at.head / ctx.group;
+        ctx.row0 = at.row0;
+        ctx.len_q = at.len_q;
+        ctx.len_kv = at.len_kv;
+        let parity = ctx.tiles % 2u32;
+        if comptime!(roles.load) {
+            if UNIT_POS == 0u32 {
+                load_queries(ctx, parity);
+            }
+        } else {
+            ptx::mbar_wait(ctx.bar(0u32), parity);
+        }
+    }
+    fn scores_done(ctx: &mut HopperCtx<'a>) {
+        ctx.release(1u32);
+    }
+    fn turn_begin(ctx: &mut HopperCtx<'a>) {
+        if comptime!(ctx.shape.consumers > 1) {
+            ptx::named_sync(1u32 + ctx.wg, 256u32);
+        }
+    }
+    fn turn_end(ctx: &mut HopperCtx<'a>) {
+        if comptime!(ctx.shape.consumers > 1) {
+            ptx::named_arrive(
+                1u32 + (ctx.wg + 1u32) % comptime!(ctx.shape.consumers),
+                256u32,
+            );
+        }
+    }
+    fn load(ctx: &mut HopperCtx<'a>, j: u32) {
+        if UNIT_POS == 0u32 {
+            load_keys(ctx, j);
+        }
+        load_values(ctx, j);
+    }
+
+    fn encode(ctx: &mut HopperCtx<'a>, s: &mut WgmmaRegs<NS>, p: &mut PackedProbs<NP>) {
+        let words = NP::value();
+        #[unroll]
+        for w in 0..words {
+            let lo = s.v.extract(comptime!(2 * w));
+            let hi = s.v.extract(comptime!(2 * w + 1));
+            p.v.insert(w, ptx::pack2(lo, hi, comptime!(ctx.shape.ty)));
+        }
+    }
+    fn rescale(_ctx: &mut HopperCtx<'a>, acc: &mut Bank, factors: &Array<f32>) {
+        ptx::bank_scale(factors[0], factors[1], comptime!(acc.n));
+    }
+    fn store(ctx: &mut HopperCtx<'a>, _acc: &Bank, done: &Finished) {
+        let groups = comptime!(ctx.shape.d_v / 8);
+        let row = ctx.row0 + ctx.thread_row();
+        let col = UNIT_POS % 4u32;
+        #[unroll]
+        for r in 0..2usize {
+            let at = row + comptime!(8 * r as u32);
+            if at < ctx.s_q {
+                let alive = at < ctx.len_q;
+                let inverse = select(alive, done.inverse[r], 0.0f32);
+                let to =
+                    ctx.out_layout.base(ctx.batch, ctx.head) + at as usize * ctx.out_layout.row;
+                #[unroll]
+                for g in 0..groups {
+                    let lo = ptx::bank_get(comptime!(4 * g + 2 * r as u32)) * inverse;
+                    let hi = ptx::bank_get(comptime!(4 * g + 2 * r as u32 + 1)) * inverse;
+                    let word = ptx::pack2(lo, hi, comptime!(ctx.shape.ty));
+                    ctx.out[to + (col + comptime!(4 * g)) as usize] = select(alive, word, 0u32);
+                }
+                if col == 0u32 {
+                    let to =
+                        ctx.lse_layout.base(ctx.batch, ctx.head) + at as usize * ctx.lse_layout.row;
+                    ctx.lse[to] = select(alive, done.lse[r], ctx.neg_inf);
+                }
+            }
+        }
+    }
+}
+
+/// Query tile of the current tile, once the consumers are done with the last one.
+#[cube]
+fn load_queries(ctx: &mut HopperCtx<'_>, parity: u32) {
+    let shape = comptime!(ctx.shape);
+    ptx::mbar_wait(ctx.bar(1u32), parity ^ 1u32);
+    ptx::mbar_expect(ctx.bar(0u32), comptime!(shape.q_bytes()));
+    #[unroll]
+    for c in 0..comptime!(shape.d.div_ceil(64)) {
+        ptx::tma_load(
+            ctx.q_smem + comptime!(c * shape.rows() * 128),
+            ctx.q_map,
+            comptime!((c * 64) as i32).runtime(),
+            ctx.row0 as i32,
+            ctx.head as i32,
+            ctx.batch as i32,
+            ctx.bar(0u32),
+        );
+    }
+}
+
+#[cube]
+fn load_keys(ctx: &mut HopperCtx<'_>, j: u32) {
+    let shape = comptime!(ctx.shape);
+    let stages = comptime!(shape.stages);
+    let at = ctx.ring(j);
+    let stage = at % stages;
+    let full = ctx.bar(2u32 + stage);
+    ptx::mbar_wait(ctx.bar(2u32 + stages + stage), (at / stages % 2u32) ^ 1u32);
+    ptx::mbar_expect(full, comptime!(shape.k_bytes()));
+    #[unroll]
+    for c in 0..comptime!(shape.d.div_ceil(64)) {
+        ptx::tma_load(
+            ctx.k_smem + stage * comptime!(shape.k_bytes()) + comptime!(c * shape.block * 128),
+            ctx.k_map,
+            comptime!((c * 64) as i32).runtime(),
+            (j * comptime!(shape.block)) as i32,
+            ctx.head_kv as i32,
+            ctx.batch as i32,
+            full,
+        );
+    }
+}
+
+/// Value block j. Rows past the tensor arrive as zeros; rows past the sequence's length are
+/// zeroed by the producer's warp before the consumers see the stage, since 0 * NaN is NaN.
+#[cube]
+fn load_values(ctx: &mut HopperCtx<'_>, j: u32) {
+    let shape = comptime!(ctx.shape);
+    let stages = comptime!(shape.stages);
+    let at = ctx.ring(j);
+    let stage = at % stages;
+    let full = ctx.bar(2u32 + 2u32 * stages + stage);
+    let row0 = j * comptime!(shape.block);
+    let end = row0 + comptime!(shape.block);
+    let mut lands = full;
+    let mut mend = false;
+    if comptime!(shape.ragged) {
+        mend = end > ctx.len_kv && ctx.len_kv < ctx.s_kv;
+        if mend {
+            lands = ctx.bar(2u32 + 4u32 * stages);
+        }
+    }
+    if UNIT_POS == 0u32 {
+        ptx::mbar_wait(
+            ctx.bar(2u32 + 3u32 * stages + stage),
+            (at / stages % 2u32) ^ 1u32,
+        );
+        ptx::mbar_expect(lands, comptime!(shape.v_bytes()));
+        #[unroll]
+        for c in 0..comptime!(shape.d_v.div_ceil(64)) {
+            ptx::tma_load(
+                ctx.v_smem + stage * comptime!(shape.v_bytes()) + comptime!(c * shape.block * 128),
+                ctx.v_map,
+                comptime!((c * 64) as i32).runtime(),
+                row0 as i32,
+                ctx.head_kv as i32,
+                ctx.batch as i32,
+                lands,
+            );
+        }
+    }
+    if comptime!(shape.ragged) {
+        if mend {
+            zero_past_length(ctx, stage, row0, lands, full);
+        }
+    }
+}
+
+#[cube]
+fn zero_past_length(ctx: &mut HopperCtx<'_>, stage: u32, row0: u32, lands: u32, full: u32) {
+    let shape = comptime!(ctx.shape);
+    sync_plane();
+    ptx::mbar_wait(lands, ctx.mended % 2u32);
+    ctx.mended += 1u32;
+    let mut row = ctx.len_kv.max(row0) - row0 + UNIT_POS;
+    while row < comptime!(shape.block) {
+        #[unroll]
+        for c in 0..comptime!(shape.d_v.div_ceil(64)) {
+            // The swizzle permutes 16-byte chunks within a row of 128 bytes.
+            let line = ctx.v_smem
+                + stage * comptime!(shape.v_bytes())
+                + comptime!(c * shape.block * 128)
+                + row * 128u32;
+            #[unroll]
+            for chunk in 0..8u32 {
+                ptx::store_zero16(line + chunk * 16u32);
+            }
+        }
+        row += 32u32;
+    }
+    ptx::fence_async();
+    sync_plane();
+    if UNIT_POS == 0u32 {
+        ptx::mbar_arrive(full);
+    }
+}

@@ -1,0 +1,232 @@
+//! Entry point of the Hopper tier's forward.
+
+use cubecl::prelude::*;
+use cubecl_cpp::cuda::ptx::tensor_map_address;
+
+use super::{Hopper, HopperCtx, HopperShape, ptx};
+use crate::arch::fma::ForwardSizes;
+use crate::attention::*;
+use crate::launch::AttendBlueprint;
+use crate::tile::Layout;
+
+/// Where results go and in which order tiles are taken.
+#[derive(CubeType, CubeLaunch, Clone, Copy)]
+pub struct HopperLayouts {
+    /// out [b, h_q, s_q, d_v], in words of two elements.
+    pub out: Layout,
+    /// lse [b, h_q, s_q], in elements.
+    pub lse: Layout,
+    /// (batch, head) pairs whose K and V share the L2 cache at a time; their longest tiles go
+    /// first.
+    pub lanes: u32,
+    /// b * h_q.
+    pub all_lanes: u32,
+}
+
+/// `attend_forward` on the Hopper tier: persistent cubes take every CUBE_COUNT-th tile.
+#[cube(launch_unchecked, address_type = "dynamic")]
+pub fn attend_forward_hopper<E: Float>(
+    q: &TensorMap<E, Tiled>,
+    k: &TensorMap<E, Tiled>,
+    v: &TensorMap<E, Tiled>,
+    out: &mut [u32],
+    lse: &mut [f32],
+    tensors: &LogitTensors,
+    layouts: &HopperLayouts,
+    sizes: &ForwardSizes,
+    scalars: &LogitScalars,
+    offsets: &TableOffsets,
+    #[comptime] blueprint: AttendBlueprint,
+    #[define(E)] _dtype: ElemType,
+) {
+    let shape = comptime!(blueprint.hopper_shape());
+    let q_tile: Shared<[E]> =
+        Shared::new_aligned_slice(comptime!((shape.q_bytes()) as usize / 2), 1024usize);
+    let k_stages: Shared<[E]> = Shared::new_aligned_slice(
+        comptime!((shape.stages * shape.k_bytes()) as usize / 2),
+        1024usize,
+    );
+    let v_stages: Shared<[E]> = Shared::new_aligned_slice(
+        comptime!((shape.stages * shape.v_bytes()) as usize / 2),
+        1024usize,
+    );
+    let barriers: Shared<[u64]> =
+        Shared::new_aligned_slice(comptime!(shape.barriers() as usize), 128usize);
+    let bars = ptx::smem_addr::<u64>(&barriers[0]);
+    if UNIT_POS == 0u32 {
+        init_barriers(bars, shape);
+    }
+    sync_cube();
+    let size!(NS) = comptime!(shape.block as usize / 2);
+    let size!(NP) = comptime!(shape.block as usize / 4);
+    let maps = HopperMaps {
+        q: tensor_map_address(q),
+        k: tensor_map_address(k),
+        v: tensor_map_address(v),
+    };
+    let smem = HopperSmem {
+        q: ptx::smem_addr::<E>(&q_tile[0]),
+        k: ptx::smem_addr::<E>(&k_stages[0]),
+        v: ptx::smem_addr::<E>(&v_stages[0]),
+        bars,
+    };
+    run_hopper::<NS, NP>(
+        out, lse, &maps, &smem, tensors, layouts, sizes, scalars, offsets, blueprint,
+    );
+}
+
+/// Addresses of the tensor maps.
+#[derive(CubeType)]
+struct HopperMaps {
+    q: u64,
+    k: u64,
+    v: u64,
+}
+
+/// Shared addresses of the query tile, the first K and V stages and the barriers.
+#[derive(CubeType)]
+struct HopperSmem {
+    q: u32,
+    k: u32,
+    v: u32,
+    bars: u32,
+}
+
+#[cube]
+fn init_barriers(bars: u32, #[comptime] shape: HopperShape) {
+    let warps = comptime!(4 * shape.consumers);
+    let stages = comptime!(shape.stages);
+    ptx::mbar_init(bars, 1u32);
+    ptx::mbar_init(bars + 8u32, warps);
+    #[unroll]
+    for s in 0..stages {
+        let at = bars + comptime!((2 + s) * 8);
+        ptx::mbar_init(at, 1u32);
+        ptx::mbar_init(at + comptime!(stages * 8), warps);
+        ptx::mbar_init(at + comptime!(stages * 16), 1u32);
+        ptx::mbar_init(at + comptime!(stages * 24), warps);
+    }
+    ptx::mbar_init(bars + comptime!((2 + 4 * stages) * 8), 1u32);
+    ptx::mbar_init_fence();
+}
+
+#[cube]
+fn run_hopper<'a, NS: Size, NP: Size>(
+    out: &'a mut [u32],
+    lse: &'a mut [f32],
+    maps: &HopperMaps,
+    smem: &HopperSmem,
+    tensors: &'a LogitTensors,
+    layouts: &'a HopperLayouts,
+    sizes: &ForwardSizes,
+    scalars: &'a LogitScalars,
+    offsets: &'a TableOffsets,
+    #[comptime] blueprint: AttendBlueprint,
+) {
+    let shape = comptime!(blueprint.hopper_shape());
+    let inputs = LogitInputs::<'a> {
+        tensors,
+        scalars,
+        offsets,
+        s_q: sizes.s_q,
+        s_kv: sizes.s_kv,
+    };
+    let warpgroup = UNIT_POS / 128u32;
+    let mut ctx = HopperCtx::<'a> {
+        out,
+        lse,
+        out_layout: &layouts.out,
+        lse_layout: &layouts.lse,
+        q_map: maps.q,
+        k_map: maps.k,
+        v_map: maps.v,
+        q_smem: smem.q,
+        k_smem: smem.k,
+        v_smem: smem.v,
+        bars: smem.bars,
+        base: 0u32,
+        first: 0u32,
+        tiles: 0u32,
+        mended: 0u32,
+        wg: warpgroup.max(1u32) - 1u32,
+        batch: 0u32,
+        head: 0u32,
+        head_kv: 0u32,
+        row0: 0u32,
+        len_q: 0u32,
+        len_kv: 0u32,
+        s_q: sizes.s_q,
+        s_kv: sizes.s_kv,
+        group: sizes.group,
+        neg_inf: scalars.neg_inf,
+        shape,
+    };
+    if warpgroup == 0u32 {
+        ptx::registers_down(comptime!(shape.registers().0));
+        if UNIT_POS < 32u32 {
+            let roles = comptime!(Roles::LOAD);
+            take_tiles::<NS, NP>(&mut ctx, &inputs, layouts, sizes, blueprint, roles);
+        }
+    } else {
+        ptx::registers_up(comptime!(shape.registers().1));
+        ptx::bank_declare(comptime!(shape.d_v / 2));
+        if comptime!(shape.consumers > 1) {
+            // Warpgroup 0 has the first turn.
+            if ctx.wg == comptime!(shape.consumers - 1) {
+                ptx::named_arrive(1u32.runtime(), 256u32);
+            }
+        }
+        let roles = comptime!(Roles::CONSUME);
+        take_tiles::<NS, NP>(&mut ctx, &inputs, layouts, sizes, blueprint, roles);
+    }
+}
+
+/// Every CUBE_COUNT-th tile, in the same order for every role.
+#[cube]
+fn take_tiles<NS: Size, NP: Size>(
+    ctx: &mut HopperCtx<'_>,
+    inputs: &LogitInputs<'_>,
+    layouts: &HopperLayouts,
+    sizes: &ForwardSizes,
+    #[comptime] blueprint: AttendBlueprint,
+    #[comptime] roles: Roles,
+) {
+    let features = comptime!(blueprint.features);
+    let shape = comptime!(blueprint.hopper_shape());
+    let mut tile = CUBE_POS as u32;
+    while tile < sizes.total as u32 {
+        // Groups of lanes share the L2 cache; within a group the last rows (the longest under a
+        // causal mask) go first.
+        let lanes = layouts.lanes;
+        let group = tile / (lanes * sizes.tiles);
+        let within = tile % (lanes * sizes.tiles);
+        let first_lane = group * lanes;
+        let here = lanes.min(layouts.all_lanes - first_lane);
+        let row_tile = if comptime!(features.band_right) {
+            sizes.tiles - 1u32 - within / here
+        } else {
+            within % sizes.tiles
+        };
+        let lane = if comptime!(features.band_right) {
+            first_lane + within % here
+        } else {
+            first_lane + within / sizes.tiles
+        };
+        let batch = lane / sizes.h_q;
+        let head = lane % sizes.h_q;
+        let rows = comptime!(shape.rows());
+        let at = tile_coords(inputs, batch, head, row_tile * rows, features);
+        let range = segments(&at, inputs.scalars, rows, comptime!(shape.block), features);
+        attend_tile::<Hopper<'_, NS, NP>>(
+            ctx,
+            &at,
+            &range,
+            inputs,
+            comptime!(blueprint.loop_plan()),
+            roles,
+        );
+        ctx.base += range.end - range.start;
+        ctx.tiles += 1u32;
+        tile += CUBE_COUNT as u32;
+    }
+}

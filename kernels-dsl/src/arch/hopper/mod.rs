@@ -1,0 +1,12 @@
+//! The Hopper tier (sm_90a): TMA brings blocks into 128-byte-swizzled stages behind mbarrier
+//! rings, a producer warpgroup keeps them full, two or three consumer warpgroups take turns at
+//! wgmma with P in registers and scores ahead of values.
+
+mod forward;
+mod kernels;
+mod operands;
+mod ptx;
+
+pub use forward::*;
+pub use kernels::*;
+pub use operands::*;

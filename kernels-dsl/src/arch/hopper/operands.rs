@@ -1,0 +1,168 @@
+//! Tiles in shared memory, the accumulator fragment, and the base-2 exponential.
+
+use cubecl::prelude::*;
+
+use super::ptx;
+use crate::attention::Exponential;
+use crate::tile::Fragment;
+
+/// Comptime shape of the Hopper tier's kernel.
+#[derive(Debug, Hash, PartialEq, Eq, Clone, Copy)]
+pub struct HopperShape {
+    /// Head dimension of q and k, a multiple of 8.
+    pub d: u32,
+    /// Head dimension of v, a multiple of 8.
+    pub d_v: u32,
+    /// Keys of a block, a multiple of 16.
+    pub block: u32,
+    /// Consumer warpgroups, 64 query rows each.
+    pub consumers: u32,
+    /// Stages of each of the two rings.
+    pub stages: u32,
+    /// "bf16" or "f16".
+    pub ty: &'static str,
+    /// V rows past a sequence's length but inside the tensor are zeroed.
+    pub ragged: bool,
+}
+
+impl HopperShape {
+    /// Query rows of a tile.
+    pub fn rows(self) -> u32 {
+        64 * self.consumers
+    }
+    /// Units of a cube: one producer warpgroup and the consumers.
+    pub fn units(self) -> u32 {
+        128 * (1 + self.consumers)
+    }
+    /// 64-column blocks of a tile `width` wide: the span of the 128-byte swizzle.
+    fn columns(width: u32) -> u32 {
+        width.div_ceil(64)
+    }
+    /// Bytes of the query tile.
+    pub fn q_bytes(self) -> u32 {
+        Self::columns(self.d) * self.rows() * 128
+    }
+    /// Bytes of a K stage.
+    pub fn k_bytes(self) -> u32 {
+        Self::columns(self.d) * self.block * 128
+    }
+    /// Bytes of a V stage.
+    pub fn v_bytes(self) -> u32 {
+        Self::columns(self.d_v) * self.block * 128
+    }
+    /// Shared memory of a cube.
+    pub fn smem_bytes(self) -> u32 {
+        self.q_bytes() + self.stages * (self.k_bytes() + self.v_bytes()) + 8 * self.barriers()
+    }
+    /// mbarriers: q full and empty, full and empty of every K and V stage, v landed.
+    pub fn barriers(self) -> u32 {
+        3 + 4 * self.stages
+    }
+    /// Registers after setmaxnreg, producer and consumer.
+    pub fn registers(self) -> (u32, u32) {
+        match self.consumers {
+            1 => (56, 248),
+            2 => (40, 232),
+            _ => (32, 160),
+        }
+    }
+    /// Byte offsets of the k-steps of Q K^T in the stages of Q and K (both K-major): 32 bytes
+    /// within a 64-column block, then the next block.
+    pub(super) fn score_steps(self) -> Vec<(u32, u32)> {
+        (0..self.d.div_ceil(16))
+            .map(|k| {
+                let within = k % 4 * 32;
+                (
+                    k / 4 * self.rows() * 128 + within,
+                    k / 4 * self.block * 128 + within,
+                )
+            })
+            .collect()
+    }
+    /// Byte offsets of the k-steps of P V in a stage of V (MN-major): 16 rows of 128 bytes.
+    pub(super) fn value_steps(self) -> Vec<u32> {
+        (0..self.block / 16).map(|k| k * 16 * 128).collect()
+    }
+}
+
+/// Shared-memory descriptor of a K-major tile with the 128-byte swizzle: stride 1024 bytes
+/// between groups of 8 rows [PTX 9.7.15.5.1].
+#[cube]
+pub(super) fn descriptor_k_major(addr: u32) -> u64 {
+    let a = u64::cast_from((addr & 0x3FFFF) >> 4);
+    a | (1u64 << 16) | (64u64 << 32) | (1u64 << 62)
+}
+
+/// Descriptor of an MN-major tile: `block` rows of 128 bytes between 64-column blocks, 1024
+/// bytes between groups of 8 rows.
+#[cube]
+pub(super) fn descriptor_mn_major(addr: u32, #[comptime] block: u32) -> u64 {
+    let a = u64::cast_from((addr & 0x3FFFF) >> 4);
+    let leading = comptime!(((block * 128) >> 4) as u64);
+    a | (leading << 16) | (64u64 << 32) | (1u64 << 62)
+}
+
+/// A warpgroup's accumulator of wgmma m64nNk16, N = 2 NS: (T128, V) -> (M64, N), value 4 g + 2 r
+/// + e of thread t is row 16 (t / 32) + t % 32 / 4 + 8 r, column 8 g + 2 (t % 4) + e.
+#[derive(CubeType)]
+pub struct WgmmaRegs<NS: Size> {
+    /// The values.
+    pub v: Vector<f32, NS>,
+    /// Row of the tile that r = 0 stands for.
+    pub row: u32,
+    /// Column of the tile that g = e = 0 stands for.
+    pub col: u32,
+}
+
+/// The fragment of [`WgmmaRegs`].
+pub struct WgmmaFragment<NS>(core::marker::PhantomData<NS>);
+
+#[cube]
+impl<NS: Size> Fragment for WgmmaFragment<NS> {
+    type Regs = WgmmaRegs<NS>;
+
+    fn rows(_f: &WgmmaRegs<NS>) -> comptime_type!(usize) {
+        2usize
+    }
+    fn cols(_f: &WgmmaRegs<NS>) -> comptime_type!(usize) {
+        let width = NS::value();
+        comptime!(width / 2)
+    }
+    fn get(f: &WgmmaRegs<NS>, #[comptime] r: usize, #[comptime] c: usize) -> f32 {
+        f.v.extract(comptime!(4 * (c / 2) + 2 * r + c % 2))
+    }
+    fn set(f: &mut WgmmaRegs<NS>, #[comptime] r: usize, #[comptime] c: usize, x: f32) {
+        f.v.insert(comptime!(4 * (c / 2) + 2 * r + c % 2), x);
+    }
+    fn row(f: &WgmmaRegs<NS>, #[comptime] r: usize) -> u32 {
+        f.row + comptime!(8 * r as u32)
+    }
+    fn col(f: &WgmmaRegs<NS>, #[comptime] c: usize) -> u32 {
+        f.col + comptime!((8 * (c / 2) + c % 2) as u32)
+    }
+    fn reduce_max(x: f32) -> f32 {
+        let y = x.max(ptx::shuffle_xor(x, 1u32));
+        y.max(ptx::shuffle_xor(y, 2u32))
+    }
+    fn reduce_sum(x: f32) -> f32 {
+        let y = x + ptx::shuffle_xor(x, 1u32);
+        y + ptx::shuffle_xor(y, 2u32)
+    }
+}
+
+/// Base 2: what the special-function unit computes.
+pub struct Binary;
+
+#[cube]
+impl Exponential for Binary {
+    fn per_nat() -> comptime_type!(f32) {
+        core::f32::consts::LOG2_E
+    }
+    fn exp(x: f32) -> f32 {
+        ptx::ex2(x)
+    }
+    fn log(x: f32) -> f32 {
+        // Once a row: the accurate logarithm costs nothing here.
+        x.ln() * core::f32::consts::LOG2_E
+    }
+}

@@ -1,0 +1,245 @@
+//! One function per PTX instruction of the Hopper tier. PTX ISA sections in brackets.
+//!
+//! `gpu_asm!` numbers its operands in order: the output's registers first (`%0..`), then the
+//! inputs. Each operand is named once in a PTX comment where the text addresses it by number.
+
+use cubecl::prelude::*;
+
+/// Reads a value, so that it reaches the assembler as a register and not as a pointer.
+#[cube]
+pub(super) fn val<T: CubePrimitive>(x: T) -> T {
+    intrinsic!(|scope| {
+        let v = x.read_value(scope);
+        v.into()
+    })
+}
+
+/// Shared-window address of `x` [9.7.9.20 cvta].
+#[cube]
+pub(super) fn smem_addr<T: CubePrimitive>(x: &T) -> u32 {
+    let ptr: *const T = x;
+    let a: u32;
+    // SAFETY: `x` lies in shared memory, so its generic address converts.
+    gpu_asm!("{{ .reg .u64 t; cvta.to.shared.u64 t, {p}; cvt.u32.u64 {a}, t; }}", p = in(_) ptr, a = out(_) a, options(pure, nomem));
+    a
+}
+
+// mbarrier [9.7.13.15]. SAFETY of all: `bar` is the shared address of an 8-byte-aligned mbarrier
+// that `mbar_init` set up before the cube's first barrier.
+
+#[cube]
+pub(super) fn mbar_init(bar: u32, count: u32) {
+    gpu_asm!("mbarrier.init.shared::cta.b64 [{a}], {c};", a = in(_) val::<u32>(bar), c = in(_) val::<u32>(count));
+}
+
+/// Makes initialised barriers visible to the asynchronous proxy.
+#[cube]
+pub(super) fn mbar_init_fence() {
+    gpu_asm!("fence.mbarrier_init.release.cluster;");
+    gpu_asm!("fence.proxy.async.shared::cta;");
+}
+
+#[cube]
+pub(super) fn mbar_expect(bar: u32, bytes: u32) {
+    gpu_asm!("mbarrier.arrive.expect_tx.shared::cta.b64 _, [{a}], {c};", a = in(_) val::<u32>(bar), c = in(_) val::<u32>(bytes));
+}
+
+#[cube]
+pub(super) fn mbar_arrive(bar: u32) {
+    gpu_asm!("mbarrier.arrive.shared::cta.b64 _, [{a}];", a = in(_) val::<u32>(bar));
+}
+
+#[cube]
+pub(super) fn mbar_wait(bar: u32, parity: u32) {
+    gpu_asm!("{{\n.reg .pred P1;\nLAB_WAIT:\nmbarrier.try_wait.parity.shared::cta.b64 P1, [{a}], {c};\n@P1 bra DONE;\nbra LAB_WAIT;\nDONE:\n}}", a = in(_) val::<u32>(bar), c = in(_) val::<u32>(parity));
+}
+
+/// Box at (x, row, head, batch) -> shared memory, completing on `bar` [9.7.9.25.5.2].
+/// SAFETY: `dst` is 1024-byte aligned (the 128-byte swizzle's atom), `map` the address of a
+/// tensor map in parameter space whose box is 64 columns wide.
+#[cube]
+pub(super) fn tma_load(dst: u32, map: u64, x: i32, row: i32, head: i32, batch: i32, bar: u32) {
+    gpu_asm!("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [{d}], [{m}, {{{x}, {r}, {h}, {z}}}], [{b}];",
+        d = in(_) val::<u32>(dst), m = in(_) val::<u64>(map), x = in(_) val::<i32>(x), r = in(_) val::<i32>(row),
+        h = in(_) val::<i32>(head), z = in(_) val::<i32>(batch), b = in(_) val::<u32>(bar));
+}
+
+/// Orders generic writes to shared memory before later asynchronous reads of it [9.7.13.4].
+#[cube]
+pub(super) fn fence_async() {
+    gpu_asm!("fence.proxy.async.shared::cta;");
+}
+
+#[cube]
+pub(super) fn store_zero16(addr: u32) {
+    // SAFETY: `addr` is 16-byte aligned shared memory owned by the caller.
+    gpu_asm!("{{ .reg .b32 z; mov.b32 z, 0; st.shared.v4.b32 [{a}], {{z, z, z, z}}; }}", a = in(_) val::<u32>(addr));
+}
+
+/// Registers of the calling warpgroup [9.7.19.5]; SAFETY: executed by all of its warps.
+#[cube]
+pub(super) fn registers_up(#[comptime] count: u32) {
+    gpu_asm!("setmaxnreg.inc.sync.aligned.u32 {n};", n = const count);
+}
+
+#[cube]
+pub(super) fn registers_down(#[comptime] count: u32) {
+    gpu_asm!("setmaxnreg.dec.sync.aligned.u32 {n};", n = const count);
+}
+
+/// Named barriers between pairs of warpgroups [9.7.13.1].
+#[cube]
+pub(super) fn named_sync(id: u32, #[comptime] units: u32) {
+    gpu_asm!("bar.sync {i}, {n};", i = in(_) val::<u32>(id), n = const units);
+}
+
+#[cube]
+pub(super) fn named_arrive(id: u32, #[comptime] units: u32) {
+    gpu_asm!("bar.arrive {i}, {n};", i = in(_) val::<u32>(id), n = const units);
+}
+
+/// 2^x, results below the normal range flushed to 0 [9.7.3.21].
+#[cube]
+pub(super) fn ex2(x: f32) -> f32 {
+    let o: f32;
+    gpu_asm!("ex2.approx.ftz.f32 {o}, {x};", o = out(_) o, x = in(_) val::<f32>(x), options(pure, nomem));
+    o
+}
+
+#[cube]
+pub(super) fn shuffle_xor(x: f32, #[comptime] mask: u32) -> f32 {
+    let o: f32;
+    gpu_asm!("shfl.sync.bfly.b32 {o}, {x}, {m}, 31, -1;", o = out(_) o, x = in(_) val::<f32>(x), m = const mask);
+    o
+}
+
+/// (lo, hi) -> one register of `ty` ("bf16" or "f16"). Volatile: it must not move above the wait
+/// of the product that still reads the previous P from the same registers.
+#[cube]
+pub(super) fn pack2(lo: f32, hi: f32, #[comptime] ty: &'static str) -> u32 {
+    let o: u32;
+    gpu_asm!("cvt.rn.{t}x2.f32 {o}, {h}, {l};", o = out(_) o, h = in(_) val::<f32>(hi), l = in(_) val::<f32>(lo), t = const ty);
+    o
+}
+
+// wgmma [9.7.15]. SAFETY of all: executed by the four warps of a warpgroup in convergence;
+// descriptors address 1024-byte-aligned tiles; an accumulator is touched only after its wait.
+
+/// `.reg .f32 <bank><n>`: an accumulator that lives across statements. Copied in and out of
+/// C++ values it would make ptxas serialise every product.
+#[cube]
+pub(super) fn bank_declare(#[comptime] n: u32) {
+    gpu_asm!(".reg .f32 o_acc<{n}>;", n = const n);
+}
+
+fn bank(n: u32) -> String {
+    (0..n)
+        .map(|i| format!("o_acc{i}"))
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+fn each(n: u32, text: impl Fn(u32) -> String) -> String {
+    (0..n).map(text).collect::<Vec<_>>().join("\n")
+}
+
+#[cube]
+pub(super) fn bank_zero(#[comptime] n: u32) {
+    let text = comptime!(each(n, |i| format!("mov.b32 o_acc{i}, 0;")));
+    gpu_asm!("{text}", text = const text);
+}
+
+/// Rows r and r + 8 of the bank times their factors.
+#[cube]
+pub(super) fn bank_scale(upper: f32, lower: f32, #[comptime] n: u32) {
+    let text = comptime!(each(n, |i| format!(
+        "mul.f32 o_acc{i}, o_acc{i}, %{};",
+        (i / 2) % 2
+    )));
+    gpu_asm!("// {a} {b}\n{text}", a = in(_) val::<f32>(upper), b = in(_) val::<f32>(lower), text = const text);
+}
+
+/// Register `i` of the bank.
+#[cube]
+pub(super) fn bank_get(#[comptime] i: u32) -> f32 {
+    let out: f32;
+    gpu_asm!("mov.b32 {o}, o_acc{i};", o = out(_) out, i = const i);
+    out
+}
+
+/// S [64 x 2n] = Q K^T: all k-steps, committed as one group. `a_step`, `b_step`: byte offset of
+/// k-step i in the operands' stages.
+pub(super) fn scores_text(n: u32, ty: &str, offsets: &[(u32, u32)]) -> String {
+    let regs = (0..n)
+        .map(|i| format!("%{i}"))
+        .collect::<Vec<_>>()
+        .join(", ");
+    let (da, db) = (format!("%{n}"), format!("%{}", n + 1));
+    let steps = offsets.len();
+    let mut s = format!(".reg .b64 da<{steps}>, db<{steps}>;\n");
+    for (k, (a, b)) in offsets.iter().enumerate() {
+        let accumulate = u32::from(k > 0);
+        s += &format!(
+            "add.s64 da{k}, {da}, {};\nadd.s64 db{k}, {db}, {};\n\
+             wgmma.mma_async.sync.aligned.m64n{}k16.f32.{ty}.{ty} {{{regs}}}, da{k}, db{k}, {accumulate}, 1, 1, 0, 0;\n",
+            a >> 4,
+            b >> 4,
+            2 * n
+        );
+    }
+    s + "wgmma.commit_group.sync.aligned;\n"
+}
+
+/// O += P V: P from 4 registers a k-step, V MN-major (transpose bit set).
+pub(super) fn values_text(n: u32, ty: &str, offsets: &[u32]) -> String {
+    let steps = offsets.len();
+    let regs = bank(n);
+    let db = format!("%{}", 4 * steps);
+    let mut s = format!(".reg .b64 db<{steps}>;\n");
+    for (k, b) in offsets.iter().enumerate() {
+        let a = (0..4)
+            .map(|i| format!("%{}", 4 * k + i))
+            .collect::<Vec<_>>()
+            .join(", ");
+        s += &format!(
+            "add.s64 db{k}, {db}, {};\n\
+             wgmma.mma_async.sync.aligned.m64n{}k16.f32.{ty}.{ty} {{{regs}}}, {{{a}}}, db{k}, 1, 1, 1, 1;\n",
+            b >> 4,
+            2 * n
+        );
+    }
+    s + "wgmma.commit_group.sync.aligned;\n"
+}
+
+#[cube]
+pub(super) fn issue_scores<NS: Size>(a: u64, b: u64, #[comptime] text: String) -> Vector<f32, NS> {
+    let out: Vector<f32, NS>;
+    gpu_asm!("{{ // {o} {a} {b}\n wgmma.fence.sync.aligned;\n {text} }}", o = out(_) out, a = in(_) val::<u64>(a), b = in(_) val::<u64>(b), text = const text);
+    out
+}
+
+#[cube]
+pub(super) fn issue_values<NP: Size>(p: Vector<u32, NP>, b: u64, #[comptime] text: String) {
+    gpu_asm!("{{ // {a} {b}\n wgmma.fence.sync.aligned;\n {text} }}", a = in(_) val::<Vector<u32, NP>>(p), b = in(_) val::<u64>(b), text = const text);
+}
+
+/// Waits until at most `in_flight` groups run; the scores pass through, so that nothing reads
+/// them earlier.
+#[cube]
+pub(super) fn wait_scores<NS: Size>(
+    s: Vector<f32, NS>,
+    #[comptime] in_flight: u32,
+) -> Vector<f32, NS> {
+    let out: Vector<f32, NS>;
+    let width = NS::value();
+    let n = comptime!(width as u32);
+    let text = comptime!(each(n, |i| format!("mov.b32 %{i}, %{};", i + n)));
+    gpu_asm!("{{ // {o} {c}\n wgmma.wait_group.sync.aligned {k};\n {text} }}", o = out(_) out, c = in(_) val::<Vector<f32, NS>>(s), k = const in_flight, text = const text);
+    out
+}
+
+/// Waits for every group, keeping P's registers alive until then.
+#[cube]
+pub(super) fn wait_values<NP: Size>(p: Vector<u32, NP>) {
+    gpu_asm!("wgmma.wait_group.sync.aligned 0; // {p}", p = in(_) val::<Vector<u32, NP>>(p));
+}

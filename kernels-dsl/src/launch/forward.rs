@@ -1,0 +1,187 @@
+//! The forward launches, one per tier.
+
+use cubecl::prelude::{
+    BufferArg, Client, CubeCount, CubeDim, TensorArg, TensorMapArg, TensorMapSwizzle, Tiled,
+    TiledArgs,
+};
+
+use super::*;
+use crate::arch::fma::{ForwardLayoutsLaunch, ForwardSizesLaunch, attend_forward_fma};
+use crate::arch::hopper::{HopperLayoutsLaunch, attend_forward_hopper};
+use crate::error::{Error, NotAvailable};
+use crate::tile::LayoutLaunch;
+
+/// A checked forward call with its blueprint.
+pub(crate) struct ForwardCall<'a> {
+    pub(crate) client: &'a Client,
+    pub(crate) caps: &'a Caps,
+    pub(crate) dims: AttendDims,
+    pub(crate) hooks: &'a Hooks,
+    pub(crate) blueprint: AttendBlueprint,
+}
+
+impl ForwardCall<'_> {
+    /// Row tiles of a (batch, head) and of the whole problem.
+    fn tiles(&self) -> (usize, usize) {
+        let tiles = self.dims.s_q.div_ceil(self.blueprint.rows);
+        (tiles, self.dims.b * self.dims.h_q * tiles)
+    }
+
+    fn sizes(&self) -> ForwardSizesLaunch {
+        let dims = &self.dims;
+        let (tiles, total) = self.tiles();
+        let keys = match self.blueprint.fault {
+            Some(Fault::LastKeyDropped) => dims.s_kv.saturating_sub(1),
+            _ => dims.s_kv,
+        };
+        ForwardSizesLaunch::new(
+            dims.h_q as u32,
+            (dims.h_q / dims.h_kv) as u32,
+            dims.s_q as u32,
+            keys as u32,
+            tiles as u32,
+            total,
+        )
+    }
+
+    pub(crate) fn unit(
+        &self,
+        [q, k, v, out]: [&Tensor<4>; 4],
+        lse: &Tensor<3>,
+    ) -> Result<(), Error> {
+        let blueprint = self.blueprint;
+        let w = blueprint.vector;
+        let cubes = spread("attend_forward", self.tiles().1, self.caps)?;
+        let layouts = ForwardLayoutsLaunch::new(
+            layout(q, w),
+            layout(k, w),
+            layout(v, w),
+            layout(out, w),
+            lse_layout(lse),
+        );
+        // SAFETY: every view was checked against its buffer; the kernel indexes rows below the
+        // checked shape only (`BlockView::row` and `FmaCtx` clamp to the last row).
+        unsafe {
+            attend_forward_fma::launch_unchecked(
+                self.client,
+                cubes,
+                CubeDim::new_1d(blueprint.units() as u32),
+                address(blueprint.wide),
+                w,
+                buffer(q, w),
+                buffer(k, w),
+                buffer(v, w),
+                buffer(out, w),
+                BufferArg::from_raw_parts(lse.handle.clone(), lse.capacity()),
+                self.hooks.tensors(self.client),
+                layouts,
+                self.sizes(),
+                self.hooks.scalars(blueprint.fault),
+                self.hooks.offsets(),
+                blueprint,
+                blueprint.dtype.elem(),
+            );
+        }
+        check_launch(
+            self.client,
+            self.caps,
+            &blueprint,
+            [&out.handle, &lse.handle],
+        )
+    }
+
+    pub(crate) fn hopper(
+        &self,
+        [q, k, v, out]: [&Tensor<4>; 4],
+        lse: &Tensor<3>,
+    ) -> Result<(), Error> {
+        let blueprint = self.blueprint;
+        let dims = &self.dims;
+        let total = self.tiles().1;
+        if total > u32::MAX as usize / 2 {
+            return Err(NotAvailable {
+                what: "attend_forward".into(),
+                device: self.caps.device.clone(),
+                limit: "tiles of the hopper tier",
+                needed: total.to_string(),
+                available: (u32::MAX / 2).to_string(),
+            }
+            .into());
+        }
+        let cubes = total.min(self.caps.multiprocessors.unwrap_or(132) as usize);
+        let all_lanes = dims.b * dims.h_q;
+        let group = dims.h_q / dims.h_kv;
+        // Keys and values of one head in bytes; 32 MB of them leave room in a 50 MB L2 cache.
+        let bytes = (dims.s_kv * (dims.d + dims.d_v) * blueprint.dtype.size()).max(1);
+        let lanes = ((32 << 20) / bytes)
+            .max(1)
+            .saturating_mul(group)
+            .min(all_lanes);
+        // SAFETY: every view was checked against its buffer and for TMA; rows past the tensor
+        // arrive as zeros and are not stored.
+        unsafe {
+            attend_forward_hopper::launch_unchecked(
+                self.client,
+                CubeCount::Static(cubes as u32, 1, 1),
+                CubeDim::new_1d(blueprint.units() as u32),
+                address(blueprint.wide),
+                tensor_map(q, blueprint.rows),
+                tensor_map(k, blueprint.block),
+                tensor_map(v, blueprint.block),
+                // Words of two elements.
+                BufferArg::from_raw_parts(out.handle.clone(), out.capacity() / 2),
+                BufferArg::from_raw_parts(lse.handle.clone(), lse.capacity()),
+                self.hooks.tensors(self.client),
+                HopperLayoutsLaunch::new(
+                    layout(out, 2),
+                    lse_layout(lse),
+                    lanes as u32,
+                    all_lanes as u32,
+                ),
+                self.sizes(),
+                self.hooks.scalars(blueprint.fault),
+                self.hooks.offsets(),
+                blueprint,
+                blueprint.dtype.elem(),
+            );
+        }
+        check_launch(
+            self.client,
+            self.caps,
+            &blueprint,
+            [&out.handle, &lse.handle],
+        )
+    }
+}
+
+fn lse_layout(lse: &Tensor<3>) -> LayoutLaunch {
+    LayoutLaunch::new(lse.offset, lse.strides[0], lse.strides[1], lse.strides[2])
+}
+
+/// Tensor map over [b, h, s, d] with boxes of `rows` rows and 64 columns, 128-byte swizzled;
+/// what lies outside the tensor is read as zero.
+///
+/// # Safety
+/// The view must lie inside its buffer and satisfy [`Tensor::tma`].
+unsafe fn tensor_map(t: &Tensor<4>, rows: usize) -> TensorMapArg<Tiled> {
+    // Axes of length 0 or 1 keep whatever stride they have; the hardware wants a legal one.
+    let filler = t.shape[3].next_multiple_of(8);
+    let strides: Vec<usize> = (0..4)
+        .map(|a| match a {
+            3 => 1,
+            _ if t.shape[a] <= 1 => filler,
+            _ => t.strides[a],
+        })
+        .collect();
+    let shape: Vec<usize> = t.shape.iter().map(|&n| n.max(1)).collect();
+    let handle = t
+        .handle
+        .clone()
+        .offset_start((t.offset * t.dtype.size()) as u64);
+    // SAFETY: the caller's.
+    let tensor = unsafe { TensorArg::from_raw_parts(handle, strides.into(), shape.into()) };
+    let boxes = TiledArgs {
+        tile_size: [1usize, 1, rows, 64].into(),
+    };
+    TensorMapArg::new(boxes, tensor, t.dtype.elem()).with_swizzle(TensorMapSwizzle::B128)
+}
