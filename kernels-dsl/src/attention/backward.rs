@@ -131,6 +131,7 @@ fn weigh<T: BackwardTier>(
     #[comptime] side: Side,
     #[comptime] plan: LoopPlan,
 ) {
+    let features = comptime!(plan.features);
     let rows = T::Scores::rows(&*p);
     let cols = T::Scores::cols(&*p);
     #[unroll]
@@ -138,15 +139,22 @@ fn weigh<T: BackwardTier>(
         let own = at.row0 + T::Scores::row(&*p, r);
         #[unroll]
         for c in 0..cols {
-            let other = j * comptime!(plan.block) + T::Scores::col(&*p, c);
+            let step = T::Scores::col_step(&*p, c);
+            let other = j * comptime!(plan.block) + T::Scores::first_col(&*p) + step;
             let (i, key) = match comptime!(side) {
                 Side::Keys => (other, own),
                 Side::Queries => (own, other),
             };
             let score = T::Scores::get(&*p, r, c);
-            let x = logit::<T::Exp>(score, i, key, at, inputs, true, comptime!(plan.features));
+            let mut x = logit::<T::Exp>(score, i, key, at, inputs, features);
+            let band = band(i, at, inputs, features);
+            let mut seen = key as i32 >= band.lo && (key as i32) < band.hi;
+            if comptime!(features.irregular()) {
+                seen = seen && admitted(i, key, at, inputs, features);
+            }
+            x = select(seen, x, inputs.scalars.neg_inf);
             let w = weight::<T::Exp>(x, T::lse(&*ctx, i));
-            let slope = logit_slope(score, inputs, comptime!(plan.features));
+            let slope = logit_slope(score, inputs, features);
             let ds = w * (T::Scores::get(&*dp, r, c) - T::delta(&*ctx, i)) * slope;
             // A weight of exactly 0 is a hidden pair: NaN in its operands stays out.
             T::Scores::set(p, r, c, w);

@@ -74,7 +74,7 @@ pub fn attend_tile<T: Tier>(
     }
 }
 
-/// Blocks in order; masks only where the segment can hide a key.
+/// Blocks from the last to the first; masks only where the segment can hide a key.
 #[cube]
 fn sequential<T: Tier>(
     ctx: &mut T::Ctx,
@@ -85,18 +85,25 @@ fn sequential<T: Tier>(
     #[comptime] plan: LoopPlan,
     #[comptime] roles: Roles,
 ) {
+    let right = range.end - range.inner_end;
+    let left = range.end - range.inner_start;
+    let all = range.end - range.start;
     if comptime!(plan.segmented) {
-        for j in range.start..range.inner_start {
+        for t in 0..right {
+            let j = range.end - 1u32 - t;
             sequential_step::<T>(ctx, carried, at, inputs, j, true, plan, roles);
         }
-        for j in range.inner_start..range.inner_end {
+        for t in right..left {
+            let j = range.end - 1u32 - t;
             sequential_step::<T>(ctx, carried, at, inputs, j, false, plan, roles);
         }
-        for j in range.inner_end..range.end {
+        for t in left..all {
+            let j = range.end - 1u32 - t;
             sequential_step::<T>(ctx, carried, at, inputs, j, true, plan, roles);
         }
     } else {
-        for j in range.start..range.end {
+        for t in 0..all {
+            let j = range.end - 1u32 - t;
             sequential_step::<T>(ctx, carried, at, inputs, j, true, plan, roles);
         }
     }
@@ -136,7 +143,9 @@ fn sequential_step<T: Tier>(
     }
 }
 
-/// Scores of block j go out before the values of block j - 1; the first block is peeled off.
+/// Scores of a block go out before the values of the one before it; the first block is peeled
+/// off. Blocks run from the last to the first: the last is the one that a causal mask or the
+/// end of the keys cuts, so the peeled block needs its masks anyway.
 #[cube]
 fn scores_ahead<T: Tier>(
     ctx: &mut T::Ctx,
@@ -148,7 +157,7 @@ fn scores_ahead<T: Tier>(
     #[comptime] roles: Roles,
 ) {
     if range.start < range.end {
-        let first = range.start;
+        let first = range.end - 1u32;
         if comptime!(roles.load) {
             T::load(ctx, first);
         }
@@ -159,41 +168,37 @@ fn scores_ahead<T: Tier>(
             T::ScoreProduct::wait(ctx, &(), &mut carried.scores, first, 0u32);
             T::ScoresEdge::send(ctx, &carried.scores);
         }
-        // Masking a block that hides nothing is right, only slower; once a tile it costs nothing.
         softmax_step::<T>(ctx, carried, at, inputs, first, true, plan, roles);
         if comptime!(roles.correct) {
             T::FactorsEdge::receive(ctx, &mut carried.factors);
         }
 
-        let second = first + 1u32;
+        let right = (range.end - range.inner_end).max(1u32);
+        let left = (range.end - range.inner_start).max(1u32);
+        let all = range.end - range.start;
         if comptime!(plan.segmented) {
-            for j in second..range.inner_start {
-                ahead_step::<T>(ctx, carried, at, inputs, j, true, plan, roles);
+            for t in 1u32..right {
+                ahead_step::<T>(ctx, carried, at, inputs, first - t, true, plan, roles);
             }
-            for j in range.inner_start.max(second)..range.inner_end {
-                ahead_step::<T>(ctx, carried, at, inputs, j, false, plan, roles);
+            for t in right..left {
+                ahead_step::<T>(ctx, carried, at, inputs, first - t, false, plan, roles);
             }
-            for j in range.inner_end.max(second)..range.end {
-                ahead_step::<T>(ctx, carried, at, inputs, j, true, plan, roles);
+            for t in left..all {
+                ahead_step::<T>(ctx, carried, at, inputs, first - t, true, plan, roles);
             }
         } else {
-            for j in second..range.end {
-                ahead_step::<T>(ctx, carried, at, inputs, j, true, plan, roles);
+            for t in 1u32..all {
+                ahead_step::<T>(ctx, carried, at, inputs, first - t, true, plan, roles);
             }
         }
     }
     if comptime!(roles.multiply) {
         T::scores_done(ctx);
         if range.start < range.end {
+            let last = range.start;
             T::ProbsEdge::receive(ctx, &mut carried.probs);
-            issue_values::<T>(ctx, carried, range.end - 1u32, true);
-            T::ValueProduct::wait(
-                ctx,
-                &carried.probs,
-                &mut carried.acc,
-                range.end - 1u32,
-                0u32,
-            );
+            issue_values::<T>(ctx, carried, last, true);
+            T::ValueProduct::wait(ctx, &carried.probs, &mut carried.acc, last, 0u32);
         }
     }
 }
@@ -216,20 +221,20 @@ fn ahead_step<T: Tier>(
         T::ProbsEdge::receive(ctx, &mut carried.probs);
         T::turn_begin(ctx);
         issue_scores::<T>(ctx, carried, j);
-        // Block j - 1 may be the last masked one although j is not.
-        issue_values::<T>(ctx, carried, j - 1u32, true);
+        // The block before may have been masked although j is not.
+        issue_values::<T>(ctx, carried, j + 1u32, true);
         T::turn_end(ctx);
         T::ScoreProduct::wait(ctx, &(), &mut carried.scores, j, 1u32);
         T::ScoresEdge::send(ctx, &carried.scores);
     }
-    // The softmax of j overwrites probs and factors only after the values of j - 1 are done.
+    // The softmax of j overwrites probs and factors only after the values before it are done.
     if comptime!(roles.softmax) {
         T::ScoresEdge::receive(ctx, &mut carried.scores);
         soften::<T>(carried, at, inputs, j, masked, plan);
         T::FactorsEdge::send(ctx, &carried.factors);
     }
     if comptime!(roles.multiply) {
-        T::ValueProduct::wait(ctx, &carried.probs, &mut carried.acc, j - 1u32, 0u32);
+        T::ValueProduct::wait(ctx, &carried.probs, &mut carried.acc, j + 1u32, 0u32);
     }
     if comptime!(roles.correct) {
         T::FactorsEdge::receive(ctx, &mut carried.factors);
@@ -272,24 +277,35 @@ fn soften<T: Tier>(
     #[comptime] masked: bool,
     #[comptime] plan: LoopPlan,
 ) {
+    let features = comptime!(plan.features);
     let rows = T::Scores::rows(&carried.scores);
     let cols = T::Scores::cols(&carried.scores);
+    let key0 = j * comptime!(plan.block) + T::Scores::first_col(&carried.scores);
     #[unroll]
     for r in 0..rows {
         let i = at.row0 + T::Scores::row(&carried.scores, r);
+        let band = band(i, at, inputs, features);
+        // Columns [gap, room) of the block, counted from this unit's first.
+        let room = band.hi - key0 as i32;
+        let gap = band.lo - key0 as i32;
         #[unroll]
         for c in 0..cols {
-            let key = j * comptime!(plan.block) + T::Scores::col(&carried.scores, c);
-            let score = T::Scores::get(&carried.scores, r, c);
-            if comptime!(plan.folded) {
-                if comptime!(masked) {
-                    let seen = visible(i, key, at, inputs, comptime!(plan.features));
-                    let x = select(seen, score, inputs.scalars.neg_inf);
-                    T::Scores::set(&mut carried.scores, r, c, x);
+            let step = T::Scores::col_step(&carried.scores, c);
+            let mut x = T::Scores::get(&carried.scores, r, c);
+            if comptime!(!plan.folded) {
+                x = logit::<T::Exp>(x, i, key0 + step, at, inputs, features);
+            }
+            if comptime!(masked) {
+                let mut seen = comptime!(step as i32) < room;
+                if comptime!(features.band_left) {
+                    seen = seen && comptime!(step as i32) >= gap;
                 }
-            } else {
-                let x =
-                    logit::<T::Exp>(score, i, key, at, inputs, masked, comptime!(plan.features));
+                if comptime!(features.irregular()) {
+                    seen = seen && admitted(i, key0 + step, at, inputs, features);
+                }
+                x = select(seen, x, inputs.scalars.neg_inf);
+            }
+            if comptime!(masked || !plan.folded) {
                 T::Scores::set(&mut carried.scores, r, c, x);
             }
         }

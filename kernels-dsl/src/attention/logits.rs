@@ -182,8 +182,7 @@ pub fn tile_coords(
     }
 }
 
-/// Score of query `i` and key `j` -> logit in the base of `X`. With `masked` unset the caller
-/// promises that band and lengths hide nothing here.
+/// Score of query `i` and key `j` -> logit in the base of `X`; masks are the caller's part.
 #[cube]
 pub fn logit<X: Exponential>(
     score: f32,
@@ -191,7 +190,6 @@ pub fn logit<X: Exponential>(
     j: u32,
     at: &TileCoords,
     inputs: &LogitInputs<'_>,
-    #[comptime] masked: bool,
     #[comptime] features: LogitFeatures,
 ) -> f32 {
     let per_nat = X::per_nat();
@@ -217,10 +215,6 @@ pub fn logit<X: Exponential>(
             ComptimeOption::None => {}
         }
     }
-    if comptime!(masked) {
-        let seen = visible(i, j, at, inputs, features);
-        x = select(seen, x, inputs.scalars.neg_inf);
-    }
     x
 }
 
@@ -245,43 +239,65 @@ fn clamp_tanh(x: f32) -> f32 {
     bounded.tanh()
 }
 
-/// Whether query `i` sees key `j`. Reads tables and mask only inside the tensors.
+/// Keys `[lo, hi)` that lengths, causal and window leave to a query.
+#[derive(CubeType, Clone, Copy)]
+pub struct Band {
+    /// First key.
+    pub lo: i32,
+    /// One past the last key; 0 for a query past the sequence's length.
+    pub hi: i32,
+}
+
+/// The band of query `i`.
 #[cube]
-pub fn visible(
+pub fn band(
+    i: u32,
+    at: &TileCoords,
+    inputs: &LogitInputs<'_>,
+    #[comptime] features: LogitFeatures,
+) -> Band {
+    let diagonal = i as i32 + at.shift;
+    let mut lo = 0i32;
+    let mut hi = at.len_kv as i32;
+    if comptime!(features.band_right) {
+        hi = hi.min(diagonal + inputs.scalars.right + 1);
+    }
+    if comptime!(features.band_left) {
+        lo = diagonal - inputs.scalars.left;
+    }
+    hi = select(i < at.len_q, hi, 0i32);
+    Band { lo, hi }
+}
+
+/// Whether documents and boolean mask let query `i` see key `j`. Reads only inside the tensors.
+#[cube]
+pub fn admitted(
     i: u32,
     j: u32,
     at: &TileCoords,
     inputs: &LogitInputs<'_>,
     #[comptime] features: LogitFeatures,
 ) -> bool {
-    let mut seen = i < at.len_q && j < at.len_kv;
-    let diagonal = i as i32 + at.shift;
-    if comptime!(features.band_right) {
-        seen = seen && j as i32 <= diagonal + inputs.scalars.right;
+    let mut seen = true.runtime();
+    let ii = i.min(inputs.s_q - 1u32) as usize;
+    let jj = j.min(inputs.s_kv - 1u32) as usize;
+    if comptime!(features.documents) {
+        let row = at.batch as usize;
+        let q = table_word(
+            inputs.tensors,
+            inputs.offsets.doc_q + row * inputs.s_q as usize + ii,
+        );
+        let k = table_word(
+            inputs.tensors,
+            inputs.offsets.doc_kv + row * inputs.s_kv as usize + jj,
+        );
+        seen = q == k;
     }
-    if comptime!(features.band_left) {
-        seen = seen && j as i32 >= diagonal - inputs.scalars.left;
-    }
-    if comptime!(features.irregular()) {
-        let ii = i.min(inputs.s_q - 1u32) as usize;
-        let jj = j.min(inputs.s_kv - 1u32) as usize;
-        if comptime!(features.documents) {
-            let q = table_word(
-                inputs.tensors,
-                inputs.offsets.doc_q + at.batch as usize * inputs.s_q as usize + ii,
-            );
-            let k = table_word(
-                inputs.tensors,
-                inputs.offsets.doc_kv + at.batch as usize * inputs.s_kv as usize + jj,
-            );
-            seen = seen && q == k;
-        }
-        if comptime!(features.mask.is_some()) {
-            let index = inputs.scalars.mask.base(at.batch, at.head)
-                + ii * inputs.scalars.mask.row
-                + jj * inputs.scalars.mask_key;
-            seen = seen && mask_word(inputs.tensors, index, features) == 0u32;
-        }
+    if comptime!(features.mask.is_some()) {
+        let index = inputs.scalars.mask.base(at.batch, at.head)
+            + ii * inputs.scalars.mask.row
+            + jj * inputs.scalars.mask_key;
+        seen = seen && mask_word(inputs.tensors, index, features) == 0u32;
     }
     seen
 }

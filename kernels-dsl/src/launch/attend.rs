@@ -93,7 +93,7 @@ pub fn attend_forward(
         d_v: dims.d_v,
         s_q: dims.s_q,
         vector,
-        tma: [q, k, v].iter().all(|t| t.tma()),
+        tma: [q, k, v, &out].iter().all(|t| t.tma()),
         positive_scale: hooks.scale > 0.0,
         reach,
         features: hooks.features,

@@ -166,6 +166,9 @@ impl PackedWeights {
         let group = self.group.min(k.max(1));
         let groups = k.div_ceil(group);
         let bits = self.bits as usize;
+        if self.format == PackFormat::AwqGemv && !matches!(self.group, 32 | 64 | 128..) {
+            return Err(out_of_range("group of AWQ gemv", self.group as i128, 128));
+        }
         if self.format == PackFormat::AwqGemm && !n.is_multiple_of(8) {
             return Err(out_of_range("n modulo 8", (n % 8) as i128, 0));
         }
@@ -210,7 +213,7 @@ pub fn awq_gemv_zero_words(k: usize, group: usize) -> usize {
         64.. => 2,
         _ => 4,
     };
-    (k / group).div_ceil(8).div_ceil(multiple) * multiple
+    k.div_ceil(group).div_ceil(8).div_ceil(multiple) * multiple
 }
 
 fn holds(

@@ -128,12 +128,11 @@ impl ForwardCall<'_> {
                 tensor_map(q, blueprint.rows),
                 tensor_map(k, blueprint.block),
                 tensor_map(v, blueprint.block),
-                // Words of two elements.
-                BufferArg::from_raw_parts(out.handle.clone(), out.capacity() / 2),
+                buffer(out, 8),
                 BufferArg::from_raw_parts(lse.handle.clone(), lse.capacity()),
                 self.hooks.tensors(self.client),
                 HopperLayoutsLaunch::new(
-                    layout(out, 2),
+                    layout(out, 8),
                     lse_layout(lse),
                     lanes as u32,
                     all_lanes as u32,

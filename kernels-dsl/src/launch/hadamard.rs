@@ -5,8 +5,8 @@ use core::fmt;
 use cubecl::prelude::{BufferArg, Client, CubeDim, CubeElement};
 
 use super::{
-    Caps, DType, Tensor, address, buffer, check_dtype, check_launch, check_reach, expect_axes,
-    expect_dtype, expect_entries, spread,
+    Caps, DType, Family, Tensor, address, buffer, check_dtype, check_launch, check_reach,
+    expect_axes, expect_dtype, expect_entries, spread,
 };
 use crate::error::{Error, InvalidProblem, NotAvailable};
 use crate::quant::hadamard_transform_fma;
@@ -151,12 +151,20 @@ fn select(
     Ok(HadamardBlueprint {
         dtype: x.dtype,
         n,
-        // One butterfly per unit and stage at most.
-        units: (n / 2).clamp(1, (caps.units_per_cube as usize).min(256)),
+        units: row_units(n, caps),
         signs: options.signs.is_some(),
         inverse: options.inverse,
         wide: check_reach(WHAT, x.reach().max(out.reach()), caps)?,
     })
+}
+
+/// Units of a row's cube: one butterfly each and stage at most. The CPU JIT's barriers spin, and
+/// cost more than the few butterflies they separate.
+fn row_units(n: usize, caps: &Caps) -> usize {
+    match caps.family {
+        Family::Cpu => 1,
+        _ => (n / 2).clamp(1, (caps.units_per_cube as usize).min(256)),
+    }
 }
 
 fn launch(

@@ -15,6 +15,8 @@ pub struct Policy {
     pub order: Option<IssueOrder>,
     /// Compile a maskless copy of the step, or not.
     pub segmented: Option<bool>,
+    /// Query rows and keys of a tile, where the tier leaves a choice.
+    pub tile: Option<(usize, usize)>,
     /// Sabotage for the conformance suite; see [`Fault`].
     pub fault: Option<Fault>,
 }
@@ -53,7 +55,7 @@ pub struct AttendKey {
     pub s_q: usize,
     /// Elements that may be loaded at once.
     pub vector: usize,
-    /// q, k and v can be addressed by the Tensor Memory Accelerator.
+    /// q, k, v can be addressed by the Tensor Memory Accelerator, and out 16 bytes at a time.
     pub tma: bool,
     /// The scale on raw scores is positive.
     pub positive_scale: bool,
@@ -214,8 +216,8 @@ fn select_hopper(
         ("d of the hopper tier", key.d),
         ("d_v of the hopper tier", key.d_v),
     ] {
-        if d == 0 || d > 128 || !d.is_multiple_of(8) {
-            return no(limit, &d, &"multiples of 8 up to 128");
+        if d == 0 || d > 256 || !d.is_multiple_of(8) {
+            return no(limit, &d, &"multiples of 8 up to 256");
         }
     }
     if !key.tma {
@@ -232,6 +234,15 @@ fn select_hopper(
             &"odd strides",
         );
     }
+    let (rows, block) = policy.tile.unwrap_or_else(|| hopper_tile(key));
+    if !matches!(rows, 64 | 128 | 192) || block == 0 || block > 256 || !block.is_multiple_of(16) {
+        let tile = format!("{rows}x{block}");
+        return no(
+            "hopper tier's tiles",
+            &tile,
+            &"64, 128, 192 rows x multiples of 16 keys",
+        );
+    }
     let blueprint = AttendBlueprint {
         op: key.op,
         tier: TierName::Hopper,
@@ -241,8 +252,8 @@ fn select_hopper(
         dtype: key.dtype,
         d: key.d,
         d_v: key.d_v,
-        rows: 128,
-        block: 128,
+        rows,
+        block,
         vector: 8,
         wide,
         folded: key.features.plain() && key.positive_scale,
@@ -254,6 +265,21 @@ fn select_hopper(
         return no("shared memory (bytes)", &bytes, &caps.shared_memory);
     }
     Ok(blueprint)
+}
+
+/// Rows and keys of the Hopper tier's tile, FlashAttention-3's table: as many keys as registers
+/// (S, P and O of a consumer) and shared memory (two stages of K and V) hold; a band wastes less
+/// of a square tile.
+fn hopper_tile(key: &AttendKey) -> (usize, usize) {
+    let banded = key.features.band_left || key.features.band_right;
+    match (key.d.max(key.d_v), banded) {
+        (..=64, _) => (192, 128),
+        (..=128, false) => (128, 176),
+        (..=128, true) => (128, 128),
+        (..=192, _) if key.d_v <= 128 => (128, 128),
+        (..=192, _) => (128, 112),
+        _ => (128, 80),
+    }
 }
 
 /// Rows and keys of the unit tier's tile: as many rows as a cube has units, but no more than a

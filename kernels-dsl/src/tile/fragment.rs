@@ -25,8 +25,11 @@ pub trait Fragment: 'static + Send + Sync {
 
     /// Row of the tile that the unit's row `r` is.
     fn row(f: &Self::Regs, #[comptime] r: usize) -> u32;
-    /// Column of the tile that the unit's column `c` is.
-    fn col(f: &Self::Regs, #[comptime] c: usize) -> u32;
+    /// Column of the tile that the unit's column 0 is.
+    fn first_col(f: &Self::Regs) -> u32;
+    /// How far column `c` lies to the right of column 0: the same in every unit, so that mask
+    /// edges are compared with constants.
+    fn col_step(f: &Self::Regs, #[comptime] c: usize) -> comptime_type!(u32);
 
     /// Largest of `x` over the units that share the row.
     fn reduce_max(x: f32) -> f32;

@@ -132,8 +132,11 @@ impl Fragment for RowFragment {
     fn row(f: &ScoreRow, #[comptime] _r: usize) -> u32 {
         f.row
     }
-    fn col(_f: &ScoreRow, #[comptime] c: usize) -> u32 {
-        comptime!(c as u32).runtime()
+    fn first_col(_f: &ScoreRow) -> u32 {
+        0u32.runtime()
+    }
+    fn col_step(_f: &ScoreRow, #[comptime] c: usize) -> comptime_type!(u32) {
+        c as u32
     }
     fn reduce_max(x: f32) -> f32 {
         x

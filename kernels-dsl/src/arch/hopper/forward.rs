@@ -15,11 +15,11 @@ use crate::tile::{InPlace, Layout, Product, ProductMode};
 /// 2 + s, k empty 2 + S + s, v full 2 + 2S + s, v empty 2 + 3S + s; last, v landed 2 + 4S.
 #[derive(CubeType)]
 pub struct HopperCtx<'a> {
-    /// out as words of two elements.
-    pub out: &'a mut [u32],
+    /// out, 8 elements at a time.
+    pub out: &'a mut [Vector<u32, Const<4>>],
     /// Log-sum-exp.
     pub lse: &'a mut [f32],
-    /// Strides of out in words, of lse in elements.
+    /// Strides of out in units of 8 elements, of lse in elements.
     pub out_layout: &'a Layout,
     /// See `out_layout`.
     pub lse_layout: &'a Layout,
@@ -39,7 +39,7 @@ pub struct HopperCtx<'a> {
     pub bars: u32,
     /// Blocks of earlier tiles: ring position of this tile's first block.
     pub base: u32,
-    /// First block of this tile.
+    /// Block that this tile starts with: its last.
     pub first: u32,
     /// Tiles done.
     pub tiles: u32,
@@ -77,9 +77,9 @@ impl<'a> HopperCtx<'a> {
     fn bar(&self, index: u32) -> u32 {
         self.bars + index * 8u32
     }
-    /// Ring position of block `j`.
+    /// Ring position of block `j`; a tile's last block comes first.
     fn ring(&self, j: u32) -> u32 {
-        self.base + (j - self.first)
+        self.base + (self.first - j)
     }
     /// Each warp of the consumers frees the stage for itself: a warpgroup's first thread may be
     /// ahead of its other warps.
@@ -98,7 +98,7 @@ impl<'a> HopperCtx<'a> {
 /// P in the registers of wgmma's left operand, two elements each.
 #[derive(CubeType)]
 pub struct PackedProbs<NP: Size> {
-    /// [block / 4] words.
+    /// [block / 4] words; NP is the power of two above.
     pub v: Vector<u32, NP>,
 }
 
@@ -135,8 +135,10 @@ impl<'a, NS: Size> Product for WgmmaScores<'a, NS> {
         ptx::mbar_wait(ctx.bar(2u32 + stage), at / stages % 2u32);
         let q = descriptor_k_major(ctx.q_smem + ctx.wg * 8192u32);
         let k = descriptor_k_major(ctx.k_smem + stage * comptime!(shape.k_bytes()));
+        let width = NS::value();
         let text = comptime!(ptx::scores_text(
             shape.block / 2,
+            width,
             shape.ty,
             &shape.score_steps()
         ));
@@ -150,7 +152,7 @@ impl<'a, NS: Size> Product for WgmmaScores<'a, NS> {
         #[comptime] in_flight: u32,
     ) {
         let stages = comptime!(ctx.shape.stages);
-        acc.v = ptx::wait_scores::<NS>(acc.v, in_flight);
+        acc.v = ptx::wait_scores::<NS>(acc.v, comptime!(acc.n), in_flight);
         ctx.release(2u32 + stages + ctx.ring(j) % stages);
     }
 }
@@ -177,7 +179,13 @@ impl<'a, NP: Size> Product for WgmmaValues<'a, NP> {
             ctx.v_smem + stage * comptime!(shape.v_bytes()),
             comptime!(shape.block),
         );
-        let text = comptime!(ptx::values_text(acc.n, shape.ty, &shape.value_steps()));
+        let width = NP::value();
+        let text = comptime!(ptx::values_text(
+            acc.n,
+            width,
+            shape.ty,
+            &shape.value_steps()
+        ));
         ptx::issue_values::<NP>(p.v, v, text);
     }
     fn wait(
@@ -193,7 +201,7 @@ impl<'a, NP: Size> Product for WgmmaValues<'a, NP> {
     }
 }
 
-/// Producer and consumers of the Hopper tier; NS = block / 2, NP = block / 4.
+/// Producer and consumers of the Hopper tier; NS >= block / 2, NP >= block / 4.
 pub struct Hopper<'a, NS, NP>(PhantomData<(&'a (), NS, NP)>);
 
 #[cube]
@@ -218,6 +226,7 @@ impl<'a, NS: Size, NP: Size> Tier for Hopper<'a, NS, NP> {
             v: Vector::<f32, NS>::zeroed(),
             row: ctx.thread_row(),
             col: UNIT_POS % 4u32 * 2u32,
+            n: comptime!(ctx.shape.block / 2),
         }
     }
     fn probs(_ctx: &HopperCtx<'a>) -> PackedProbs<NP> {
@@ -234,7 +243,7 @@ impl<'a, NS: Size, NP: Size> Tier for Hopper<'a, NS, NP> {
     }
 
     fn begin(ctx: &mut HopperCtx<'a>, at: &TileCoords, range: &Segments, #[comptime] roles: Roles) {
-        ctx.first = range.start;
+        ctx.first = range.end.max(1u32) - 1u32;
         ctx.batch = at.batch;
         ctx.head = at.head;
         ctx.head_kv = at.head / ctx.group;
@@ -274,9 +283,8 @@ impl<'a, NS: Size, NP: Size> Tier for Hopper<'a, NS, NP> {
     }
 
     fn encode(ctx: &mut HopperCtx<'a>, s: &mut WgmmaRegs<NS>, p: &mut PackedProbs<NP>) {
-        let words = NP::value();
         #[unroll]
-        for w in 0..words {
+        for w in 0..comptime!(ctx.shape.block as usize / 4) {
             let lo = s.v.extract(comptime!(2 * w));
             let hi = s.v.extract(comptime!(2 * w + 1));
             p.v.insert(w, ptx::pack2(lo, hi, comptime!(ctx.shape.ty)));
@@ -288,30 +296,74 @@ impl<'a, NS: Size, NP: Size> Tier for Hopper<'a, NS, NP> {
     fn store(ctx: &mut HopperCtx<'a>, _acc: &Bank, done: &Finished) {
         let groups = comptime!(ctx.shape.d_v / 8);
         let row = ctx.row0 + ctx.thread_row();
-        let col = UNIT_POS % 4u32;
+        let lane = UNIT_POS % 4u32;
         #[unroll]
         for r in 0..2usize {
             let at = row + comptime!(8 * r as u32);
-            if at < ctx.s_q {
-                let alive = at < ctx.len_q;
-                let inverse = select(alive, done.inverse[r], 0.0f32);
-                let to =
-                    ctx.out_layout.base(ctx.batch, ctx.head) + at as usize * ctx.out_layout.row;
+            let alive = at < ctx.len_q;
+            let inverse = select(alive, done.inverse[r], 0.0f32);
+            let to = ctx.out_layout.base(ctx.batch, ctx.head) + at as usize * ctx.out_layout.row;
+            // Four groups of 8 columns at a time: the quad's lanes hold 2 columns of each, and
+            // leave with 8 columns of one.
+            #[unroll]
+            for quad in 0..comptime!(groups.div_ceil(4)) {
+                let mut words = Array::<u32>::new(4usize);
                 #[unroll]
-                for g in 0..groups {
-                    let lo = ptx::bank_get(comptime!(4 * g + 2 * r as u32)) * inverse;
-                    let hi = ptx::bank_get(comptime!(4 * g + 2 * r as u32 + 1)) * inverse;
-                    let word = ptx::pack2(lo, hi, comptime!(ctx.shape.ty));
-                    ctx.out[to + (col + comptime!(4 * g)) as usize] = select(alive, word, 0u32);
+                for g in 0..4u32 {
+                    let group = comptime!(4 * quad + g);
+                    words[g as usize] = if comptime!(group < groups) {
+                        let lo = ptx::bank_get(comptime!(4 * group + 2 * r as u32)) * inverse;
+                        let hi = ptx::bank_get(comptime!(4 * group + 2 * r as u32 + 1)) * inverse;
+                        ptx::pack2(lo, hi, comptime!(ctx.shape.ty))
+                    } else {
+                        0u32.runtime()
+                    };
                 }
-                if col == 0u32 {
-                    let to =
-                        ctx.lse_layout.base(ctx.batch, ctx.head) + at as usize * ctx.lse_layout.row;
-                    ctx.lse[to] = select(alive, done.lse[r], ctx.neg_inf);
+                quad_transpose(&mut words, lane);
+                let group = comptime!(4 * quad) + lane;
+                if at < ctx.s_q && group < groups {
+                    let mut line = Vector::<u32, Const<4>>::zeroed();
+                    #[unroll]
+                    for w in 0..4usize {
+                        line.insert(w, select(alive, words[w], 0u32));
+                    }
+                    ctx.out[to + group as usize] = line;
                 }
+            }
+            if lane == 0u32 && at < ctx.s_q {
+                let to =
+                    ctx.lse_layout.base(ctx.batch, ctx.head) + at as usize * ctx.lse_layout.row;
+                ctx.lse[to] = select(alive, done.lse[r], ctx.neg_inf);
             }
         }
     }
+}
+
+/// Word g of lane l -> word l of lane g, over the four lanes of a quad.
+#[cube]
+fn quad_transpose(words: &mut Array<u32>, lane: u32) {
+    let odd = lane % 2u32 == 1u32;
+    let high = lane >= 2u32;
+    exchange(words, 0usize, 1usize, odd, 1u32);
+    exchange(words, 2usize, 3usize, odd, 1u32);
+    exchange(words, 0usize, 2usize, high, 2u32);
+    exchange(words, 1usize, 3usize, high, 2u32);
+}
+
+/// Lanes with `upper` unset keep word a and get the partner's a as their b; the others keep b
+/// and get the partner's b as their a.
+#[cube]
+fn exchange(
+    words: &mut Array<u32>,
+    #[comptime] a: usize,
+    #[comptime] b: usize,
+    upper: bool,
+    #[comptime] mask: u32,
+) {
+    let (wa, wb) = (words[a], words[b]);
+    let other = ptx::shuffle_xor_u32(select(upper, wa, wb), mask);
+    words[a] = select(upper, other, wa);
+    words[b] = select(upper, wb, other);
 }
 
 /// Query tile of the current tile, once the consumers are done with the last one.

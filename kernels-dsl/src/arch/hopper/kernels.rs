@@ -12,7 +12,7 @@ use crate::tile::Layout;
 /// Where results go and in which order tiles are taken.
 #[derive(CubeType, CubeLaunch, Clone, Copy)]
 pub struct HopperLayouts {
-    /// out [b, h_q, s_q, d_v], in words of two elements.
+    /// out [b, h_q, s_q, d_v], in units of 8 elements.
     pub out: Layout,
     /// lse [b, h_q, s_q], in elements.
     pub lse: Layout,
@@ -29,7 +29,7 @@ pub fn attend_forward_hopper<E: Float>(
     q: &TensorMap<E, Tiled>,
     k: &TensorMap<E, Tiled>,
     v: &TensorMap<E, Tiled>,
-    out: &mut [u32],
+    out: &mut [Vector<u32, Const<4>>],
     lse: &mut [f32],
     tensors: &LogitTensors,
     layouts: &HopperLayouts,
@@ -57,8 +57,8 @@ pub fn attend_forward_hopper<E: Float>(
         init_barriers(bars, shape);
     }
     sync_cube();
-    let size!(NS) = comptime!(shape.block as usize / 2);
-    let size!(NP) = comptime!(shape.block as usize / 4);
+    let size!(NS) = comptime!((shape.block as usize / 2).next_power_of_two());
+    let size!(NP) = comptime!((shape.block as usize / 4).next_power_of_two());
     let maps = HopperMaps {
         q: tensor_map_address(q),
         k: tensor_map_address(k),
@@ -112,7 +112,7 @@ fn init_barriers(bars: u32, #[comptime] shape: HopperShape) {
 
 #[cube]
 fn run_hopper<'a, NS: Size, NP: Size>(
-    out: &'a mut [u32],
+    out: &'a mut [Vector<u32, Const<4>>],
     lse: &'a mut [f32],
     maps: &HopperMaps,
     smem: &HopperSmem,

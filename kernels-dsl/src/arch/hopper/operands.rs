@@ -102,7 +102,7 @@ pub(super) fn descriptor_mn_major(addr: u32, #[comptime] block: u32) -> u64 {
     a | (leading << 16) | (64u64 << 32) | (1u64 << 62)
 }
 
-/// A warpgroup's accumulator of wgmma m64nNk16, N = 2 NS: (T128, V) -> (M64, N), value 4 g + 2 r
+/// A warpgroup's accumulator of wgmma m64nNk16: (T128, V) -> (M64, N), value 4 g + 2 r
 /// + e of thread t is row 16 (t / 32) + t % 32 / 4 + 8 r, column 8 g + 2 (t % 4) + e.
 #[derive(CubeType)]
 pub struct WgmmaRegs<NS: Size> {
@@ -112,6 +112,9 @@ pub struct WgmmaRegs<NS: Size> {
     pub row: u32,
     /// Column of the tile that g = e = 0 stands for.
     pub col: u32,
+    /// Registers in use, N / 2; NS is the power of two above.
+    #[cube(comptime)]
+    pub n: u32,
 }
 
 /// The fragment of [`WgmmaRegs`].
@@ -124,9 +127,8 @@ impl<NS: Size> Fragment for WgmmaFragment<NS> {
     fn rows(_f: &WgmmaRegs<NS>) -> comptime_type!(usize) {
         2usize
     }
-    fn cols(_f: &WgmmaRegs<NS>) -> comptime_type!(usize) {
-        let width = NS::value();
-        comptime!(width / 2)
+    fn cols(f: &WgmmaRegs<NS>) -> comptime_type!(usize) {
+        comptime!(f.n as usize / 2)
     }
     fn get(f: &WgmmaRegs<NS>, #[comptime] r: usize, #[comptime] c: usize) -> f32 {
         f.v.extract(comptime!(4 * (c / 2) + 2 * r + c % 2))
@@ -137,8 +139,11 @@ impl<NS: Size> Fragment for WgmmaFragment<NS> {
     fn row(f: &WgmmaRegs<NS>, #[comptime] r: usize) -> u32 {
         f.row + comptime!(8 * r as u32)
     }
-    fn col(f: &WgmmaRegs<NS>, #[comptime] c: usize) -> u32 {
-        f.col + comptime!((8 * (c / 2) + c % 2) as u32)
+    fn first_col(f: &WgmmaRegs<NS>) -> u32 {
+        f.col
+    }
+    fn col_step(_f: &WgmmaRegs<NS>, #[comptime] c: usize) -> comptime_type!(u32) {
+        (8 * (c / 2) + c % 2) as u32
     }
     fn reduce_max(x: f32) -> f32 {
         let y = x.max(ptx::shuffle_xor(x, 1u32));

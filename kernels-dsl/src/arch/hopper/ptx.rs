@@ -113,6 +113,13 @@ pub(super) fn shuffle_xor(x: f32, #[comptime] mask: u32) -> f32 {
     o
 }
 
+#[cube]
+pub(super) fn shuffle_xor_u32(x: u32, #[comptime] mask: u32) -> u32 {
+    let o: u32;
+    gpu_asm!("shfl.sync.bfly.b32 {o}, {x}, {m}, 31, -1;", o = out(_) o, x = in(_) val::<u32>(x), m = const mask);
+    o
+}
+
 /// (lo, hi) -> one register of `ty` ("bf16" or "f16"). Volatile: it must not move above the wait
 /// of the product that still reads the previous P from the same registers.
 #[cube]
@@ -167,14 +174,15 @@ pub(super) fn bank_get(#[comptime] i: u32) -> f32 {
     out
 }
 
-/// S [64 x 2n] = Q K^T: all k-steps, committed as one group. `a_step`, `b_step`: byte offset of
-/// k-step i in the operands' stages.
-pub(super) fn scores_text(n: u32, ty: &str, offsets: &[(u32, u32)]) -> String {
+/// S [64 x 2n] = Q K^T: all k-steps, committed as one group. `offsets`: bytes to k-step i in the
+/// stages of Q and K. Vectors have power-of-two widths, so `width` >= n registers are declared
+/// and the rest is never touched.
+pub(super) fn scores_text(n: u32, width: usize, ty: &str, offsets: &[(u32, u32)]) -> String {
     let regs = (0..n)
         .map(|i| format!("%{i}"))
         .collect::<Vec<_>>()
         .join(", ");
-    let (da, db) = (format!("%{n}"), format!("%{}", n + 1));
+    let (da, db) = (format!("%{width}"), format!("%{}", width + 1));
     let steps = offsets.len();
     let mut s = format!(".reg .b64 da<{steps}>, db<{steps}>;\n");
     for (k, (a, b)) in offsets.iter().enumerate() {
@@ -190,11 +198,11 @@ pub(super) fn scores_text(n: u32, ty: &str, offsets: &[(u32, u32)]) -> String {
     s + "wgmma.commit_group.sync.aligned;\n"
 }
 
-/// O += P V: P from 4 registers a k-step, V MN-major (transpose bit set).
-pub(super) fn values_text(n: u32, ty: &str, offsets: &[u32]) -> String {
+/// O += P V: P from 4 registers a k-step of a vector of `width`, V MN-major (transpose bit set).
+pub(super) fn values_text(n: u32, width: usize, ty: &str, offsets: &[u32]) -> String {
     let steps = offsets.len();
     let regs = bank(n);
-    let db = format!("%{}", 4 * steps);
+    let db = format!("%{width}");
     let mut s = format!(".reg .b64 db<{steps}>;\n");
     for (k, b) in offsets.iter().enumerate() {
         let a = (0..4)
@@ -228,12 +236,12 @@ pub(super) fn issue_values<NP: Size>(p: Vector<u32, NP>, b: u64, #[comptime] tex
 #[cube]
 pub(super) fn wait_scores<NS: Size>(
     s: Vector<f32, NS>,
+    #[comptime] n: u32,
     #[comptime] in_flight: u32,
 ) -> Vector<f32, NS> {
     let out: Vector<f32, NS>;
     let width = NS::value();
-    let n = comptime!(width as u32);
-    let text = comptime!(each(n, |i| format!("mov.b32 %{i}, %{};", i + n)));
+    let text = comptime!(each(n, |i| format!("mov.b32 %{i}, %{};", i + width as u32)));
     gpu_asm!("{{ // {o} {c}\n wgmma.wait_group.sync.aligned {k};\n {text} }}", o = out(_) out, c = in(_) val::<Vector<f32, NS>>(s), k = const in_flight, text = const text);
     out
 }
