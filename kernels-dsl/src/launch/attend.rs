@@ -74,6 +74,19 @@ pub fn attend_forward(
         });
     }
 
+    if dims.d_v == 0 {
+        // Nothing to write but lse: attend to the keys and drop the result.
+        let keys = AttendOptions {
+            out: None,
+            lse: Some(lse),
+            ..options.clone()
+        };
+        let attended = attend_forward(client, q, k, k, &keys)?;
+        return Ok(Attended { out, ..attended });
+    }
+    let [k, v] = [k.bindable(client), v.bindable(client)];
+    let (k, v) = (&k, &v);
+
     let caps = Caps::of(client);
     let vector = [q, k, v, &out]
         .map(|t| t.vector(4))

@@ -74,16 +74,26 @@ pub fn attend_backward(
     expect_dtype("lse", lse.dtype, DType::F32)?;
     lse.check_bounds("lse")?;
     let hooks = Hooks::check(&dims, options)?;
+    let fresh = |shape: [usize; 4]| match dims.d_v {
+        // Without values nothing depends on q and k.
+        0 => zeros(client, shape, q.dtype),
+        _ => Tensor::empty(client, shape, q.dtype),
+    };
     let gradients = Gradients {
-        dq: Tensor::empty(client, q.shape, q.dtype),
-        dk: Tensor::empty(client, k.shape, q.dtype),
-        dv: Tensor::empty(client, v.shape, q.dtype),
+        dq: fresh(q.shape),
+        dk: fresh(k.shape),
+        dv: fresh(v.shape),
         blueprint: None,
     };
-    if gradients.dq.elements() + gradients.dk.elements() + gradients.dv.elements() == 0 {
+    if dims.d_v == 0
+        || gradients.dq.elements() + gradients.dk.elements() + gradients.dv.elements() == 0
+    {
         return Ok(gradients);
     }
 
+    let [q, k, v, out, d_out] = [q, k, v, out, d_out].map(|t| t.bindable(client));
+    let (q, k, v, out, d_out) = (&q, &k, &v, &out, &d_out);
+    let lse = &lse.bindable(client);
     let caps = Caps::of(client);
     let inputs = [q, k, v, out, d_out];
     let key = AttendKey {
@@ -124,6 +134,11 @@ pub fn attend_backward(
         blueprint: Some(blueprint),
         ..gradients
     })
+}
+
+fn zeros(client: &Client, shape: [usize; 4], dtype: DType) -> Tensor<4> {
+    let bytes = shape.iter().product::<usize>() * dtype.size();
+    Tensor::contiguous(client.create_from_slice(&vec![0; bytes]), shape, dtype)
 }
 
 /// What the three launches of a backward share.

@@ -179,7 +179,7 @@ impl PackedWeights {
             }
             PackFormat::AwqGemm => (n / 8, n / 8, k * n / 8, groups * n / 8, groups * n),
             PackFormat::AwqGemv => {
-                let (cw, zw) = (k.div_ceil(8), awq_gemv_zero_words(k, group));
+                let (cw, zw) = (k.div_ceil(8), awq_gemv_zero_words(k, self.group));
                 (cw, zw, n * cw, n * zw, n * zw * 8)
             }
         };

@@ -115,13 +115,31 @@ pub fn merge_partials(
         }
         None => Tensor::empty(client, [b, h, s], DType::F32),
     };
-    if out.elements() == 0 {
+    if lse.elements() == 0 {
         return Ok(Merged {
             out,
             lse,
             blueprint: None,
         });
     }
+    if d_v == 0 {
+        // Nothing to write but lse: merge the lses as if they were outs and drop the result.
+        let [ln, lb, lh, ls] = lses.strides;
+        let columns = Tensor::strided(
+            lses.handle.clone(),
+            [n, b, h, s, 1],
+            [ln, lb, lh, ls, 1],
+            lses.offset,
+            DType::F32,
+        );
+        let options = MergeOptions {
+            lse: Some(lse),
+            ..MergeOptions::default()
+        };
+        let merged = merge_partials(client, &columns, lses, &options)?;
+        return Ok(Merged { out, ..merged });
+    }
+    let (outs, lses) = (&outs.bindable(client), &lses.bindable(client));
 
     let caps = Caps::of(client);
     check_dtype("merge_partials", dtype, &caps)?;

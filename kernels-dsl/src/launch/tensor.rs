@@ -75,7 +75,23 @@ pub struct Tensor<const N: usize> {
     pub dtype: DType,
 }
 
+/// Bytes of the widest load of a kernel: the least that a bound buffer must hold.
+const WIDEST_LOAD: usize = 16;
+
 impl<const N: usize> Tensor<N> {
+    /// The tensor, or for an empty one a stand-in that can be bound; kernels never read it.
+    pub(crate) fn bindable(&self, client: &Client) -> Self {
+        if self.elements() > 0 {
+            return self.clone();
+        }
+        let stand_in = client.empty(WIDEST_LOAD);
+        Self {
+            handle: stand_in,
+            offset: 0,
+            ..self.clone()
+        }
+    }
+
     /// A dense row-major tensor over the whole handle.
     pub fn contiguous(handle: Handle, shape: [usize; N], dtype: DType) -> Self {
         Self::strided(handle, shape, row_major(shape), 0, dtype)
@@ -101,8 +117,8 @@ impl<const N: usize> Tensor<N> {
     /// Uninitialised dense memory on `client`.
     pub fn empty(client: &Client, shape: [usize; N], dtype: DType) -> Self {
         let elements: usize = shape.iter().product();
-        // A zero-sized allocation is not portable; one element never read is.
-        let handle = client.empty(elements.max(1) * dtype.size());
+        // A binding of no bytes is not portable; one vector never read is.
+        let handle = client.empty((elements * dtype.size()).max(WIDEST_LOAD));
         Self::contiguous(handle, shape, dtype)
     }
 

@@ -1,0 +1,351 @@
+//! Fresh inputs of a problem from a seed.
+
+use std::collections::BTreeMap;
+
+use flashcube::attention::MaskWidth;
+use flashcube::{DType, PackFormat};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use rand_distr::StandardNormal;
+
+use crate::array::{Array, Data, round_to};
+use crate::oracle;
+use crate::problem::{
+    Attend, HadamardSizes, Memory, MergeSizes, PackedSizes, Problem, Task, Values,
+};
+
+/// The inputs of one problem, by name:
+///
+/// | kernel | arrays |
+/// |---|---|
+/// | attend_forward | q, k, v; with their hooks mask, bias, documents_q, documents_kv, lengths_q, lengths_kv, alibi |
+/// | attend_backward | those, and out, lse (the reference's, rounded) and d_out |
+/// | merge_partials | outs, lses |
+/// | dequantize_int4 | qweight, qzeros, scales, g_idx |
+/// | hadamard_transform | x, signs |
+///
+/// Scalars (scale, softcap, causal, windows) are fields of the problem's [`Task`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct Inputs {
+    /// The arrays.
+    pub arrays: BTreeMap<&'static str, Array>,
+}
+
+impl Inputs {
+    /// The inputs of `problem` for `seed`: the same bits on every machine.
+    pub fn generate(problem: &Problem, seed: u64) -> Self {
+        let mut draw = Draw::new(problem, seed);
+        match &problem.task {
+            Task::Forward(attend) => draw.attend(attend),
+            Task::Backward(attend) => draw.backward(attend),
+            Task::Merge(sizes) => draw.merge(sizes),
+            Task::Dequantize(sizes) => draw.packed(sizes),
+            Task::Hadamard(sizes) => draw.hadamard(sizes),
+        }
+        Self {
+            arrays: draw.arrays,
+        }
+    }
+
+    /// The array of that name.
+    pub fn get(&self, name: &str) -> Option<&Array> {
+        self.arrays.get(name)
+    }
+
+    /// The floats of that array in row-major order; empty when there is none.
+    pub fn values(&self, name: &str) -> Vec<f32> {
+        self.get(name).map(Array::values).unwrap_or_default()
+    }
+}
+
+struct Draw<'a> {
+    problem: &'a Problem,
+    rng: StdRng,
+    arrays: BTreeMap<&'static str, Array>,
+}
+
+impl<'a> Draw<'a> {
+    fn new(problem: &'a Problem, seed: u64) -> Self {
+        // FNV-1a: problems of one run do not share their draws.
+        let hash = problem
+            .name
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325, |h: u64, byte| {
+                (h ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+            });
+        Self {
+            problem,
+            rng: StdRng::seed_from_u64(hash ^ seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+            arrays: BTreeMap::new(),
+        }
+    }
+
+    fn normal(&mut self) -> f64 {
+        self.rng.sample(StandardNormal)
+    }
+
+    fn normals(&mut self, n: usize) -> Vec<f64> {
+        let outliers = self.problem.values == Values::Outliers;
+        (0..n)
+            .map(|_| {
+                let x = self.normal();
+                let far = outliers && self.rng.random_bool(0.001);
+                if far { x + 10.0 * self.normal() } else { x }
+            })
+            .collect()
+    }
+
+    /// Stores [b, h, s, d] values, rounded and laid out.
+    fn put(&mut self, name: &'static str, shape: [usize; 4], values: &[f64]) {
+        let dtype = self.problem.dtype;
+        let rounded: Vec<f32> = values.iter().map(|&x| round_to(dtype, x) as f32).collect();
+        let shared = self.problem.memory == Memory::SharedKv && matches!(name, "k" | "v");
+        let array = if shared {
+            // One batch entry in memory, seen b times.
+            let per_batch = rounded.len() / shape[0].max(1);
+            let one = [1, shape[1], shape[2], shape[3]];
+            let first = &rounded[..per_batch];
+            let mut array = Array::arranged(&one, dtype, first, Memory::Dense, 2);
+            array.shape[0] = shape[0];
+            array.strides[0] = 0;
+            array
+        } else {
+            Array::arranged(&shape, dtype, &rounded, self.problem.memory, 2)
+        };
+        self.arrays.insert(name, array);
+    }
+
+    fn attend(&mut self, a: &Attend) {
+        self.hooks(a);
+        let (q, k, v) = (
+            [a.b, a.h_q, a.s_q, a.d],
+            [a.b, a.h_kv, a.s_kv, a.d],
+            [a.b, a.h_kv, a.s_kv, a.d_v],
+        );
+        let mut q_values = self.normals(q.iter().product());
+        let mut k_values = self.normals(k.iter().product());
+        let mut v_values = self.normals(v.iter().product());
+        self.shape_logits(a, &mut q_values, &mut k_values);
+        self.shape_values(v, &mut v_values);
+        if self.problem.values == Values::HiddenNan {
+            let seen = oracle::seen(a, &self.arrays);
+            blank(&mut q_values, a.d, &seen.queries);
+            blank(&mut k_values, a.d, &seen.keys);
+            blank(&mut v_values, a.d_v, &seen.keys);
+        }
+        self.put("q", q, &q_values);
+        self.put("k", k, &k_values);
+        self.put("v", v, &v_values);
+    }
+
+    /// q and k of the distributions that prescribe logits. Only column 0 is used then.
+    fn shape_logits(&mut self, a: &Attend, q: &mut [f64], k: &mut [f64]) {
+        let scale = f64::from(a.scale());
+        match self.problem.values {
+            Values::LargeLogits => q.iter_mut().for_each(|x| *x *= 100.0),
+            Values::EqualLogits => {
+                for row in 1..k.len() / a.d {
+                    let (first, rest) = k.split_at_mut(a.d);
+                    rest[(row - 1) * a.d..row * a.d].copy_from_slice(first);
+                }
+            }
+            Values::Spike | Values::Ascending | Values::Peak => {
+                q.iter_mut().for_each(|x| *x = 0.0);
+                k.iter_mut().for_each(|x| *x = 0.0);
+                q.iter_mut().step_by(a.d).for_each(|x| *x = 1.0);
+                for (row, x) in k.iter_mut().step_by(a.d).enumerate() {
+                    let j = row % a.s_kv;
+                    *x = match self.problem.values {
+                        Values::Ascending => 0.25 * j as f64 / scale,
+                        Values::Peak => 0.25 * j.min(a.s_kv - 1 - j) as f64 / scale,
+                        _ if j == a.s_kv / 3 => 0.0,
+                        _ => -7.0 / scale,
+                    };
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn shape_values(&mut self, [_, h, s, d]: [usize; 4], v: &mut [f64]) {
+        for (row, values) in v.chunks_mut(d.max(1)).enumerate() {
+            let (j, head, batch) = (row % s, row / s % h, row / s / h);
+            for (x, value) in values.iter_mut().enumerate() {
+                match self.problem.values {
+                    Values::OneHotV => *value = f64::from(x == j % d),
+                    Values::IndexV => *value = ((j + 7 * head + 13 * batch + x) % 251) as f64,
+                    Values::Spike => *value = 1.0,
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn hooks(&mut self, a: &Attend) {
+        for (name, lengths) in [("lengths_q", &a.lengths_q), ("lengths_kv", &a.lengths_kv)] {
+            if let Some(lengths) = lengths {
+                let words = lengths.iter().map(|&n| n as u32).collect();
+                self.arrays
+                    .insert(name, Array::dense(&[a.b], Data::U32(words)));
+            }
+        }
+        if let Some(count) = a.documents {
+            for (name, s) in [("documents_q", a.s_q), ("documents_kv", a.s_kv)] {
+                let ids = self.documents(a.b, s, count);
+                self.arrays
+                    .insert(name, Array::dense(&[a.b, s], Data::U32(ids)));
+            }
+        }
+        if let Some((width, shape)) = a.mask {
+            let n = shape.iter().product();
+            let hidden: Vec<u8> = (0..n)
+                .map(|_| u8::from(self.rng.random_bool(0.3)))
+                .collect();
+            let data = match width {
+                MaskWidth::U8 => Data::U8(hidden),
+                // Any non-zero word hides, not only 1.
+                MaskWidth::U32 => Data::U32(hidden.iter().map(|&x| u32::from(x) << 31).collect()),
+            };
+            self.arrays.insert("mask", Array::dense(&shape, data));
+        }
+        if let Some(shape) = a.bias {
+            let n: usize = shape.iter().product();
+            let bias: Vec<f32> = (0..n)
+                .map(|_| match self.rng.random_bool(1.0 / 16.0) {
+                    true => f32::NEG_INFINITY,
+                    false => self.normal() as f32,
+                })
+                .collect();
+            self.arrays
+                .insert("bias", Array::floats(&shape, DType::F32, bias));
+        }
+        if let Some(slopes) = a.slopes() {
+            self.arrays
+                .insert("alibi", Array::floats(&[a.h_q], DType::F32, slopes));
+        }
+    }
+
+    /// [b, s] ids that grow along s, `count` of them in every batch entry.
+    fn documents(&mut self, b: usize, s: usize, count: u32) -> Vec<u32> {
+        let mut ids = Vec::with_capacity(b * s);
+        for _ in 0..b {
+            let cuts: Vec<usize> = (1..count).map(|_| self.rng.random_range(0..=s)).collect();
+            ids.extend((0..s).map(|i| cuts.iter().filter(|&&cut| cut <= i).count() as u32));
+        }
+        ids
+    }
+
+    fn backward(&mut self, a: &Attend) {
+        self.attend(a);
+        let shape = [a.b, a.h_q, a.s_q, a.d_v];
+        let forward = oracle::forward_rounded(self.problem, a, &self.arrays);
+        let mut d_out = self.normals(shape.iter().product());
+        if self.problem.values == Values::HiddenNan {
+            let seen = oracle::seen(a, &self.arrays);
+            blank(&mut d_out, a.d_v, &seen.queries);
+        }
+        self.put("out", shape, &forward.out.data);
+        self.put("d_out", shape, &d_out);
+        let lse: Vec<f32> = forward.lse.iter().map(|&x| x as f32).collect();
+        let lse = Array::arranged(&shape[..3], DType::F32, &lse, self.problem.memory, 2);
+        self.arrays.insert("lse", lse);
+    }
+
+    fn merge(&mut self, m: &MergeSizes) {
+        let rows = m.b * m.h * m.s;
+        let spread = match self.problem.values {
+            Values::LargeLogits => 1e4,
+            _ => 3.0,
+        };
+        let mut outs: Vec<f32> = (0..m.n * rows * m.d_v)
+            .map(|_| self.normal() as f32)
+            .collect();
+        let mut lses: Vec<f32> = (0..m.n * rows)
+            .map(|_| (spread * self.normal()) as f32)
+            .collect();
+        if m.empty > 0 {
+            for at in (0..lses.len()).filter(|at| (at / rows + at % rows).is_multiple_of(m.empty)) {
+                lses[at] = f32::NEG_INFINITY;
+                let fill = match self.problem.values {
+                    Values::HiddenNan => f32::NAN,
+                    _ => 0.0,
+                };
+                outs[at * m.d_v..(at + 1) * m.d_v].fill(fill);
+            }
+        }
+        let memory = self.problem.memory;
+        let shape = [m.n, m.b, m.h, m.s, m.d_v];
+        let outs = Array::arranged(&shape, DType::F32, &outs, memory, 3);
+        let lses = Array::arranged(&shape[..4], DType::F32, &lses, memory, 3);
+        self.arrays.insert("outs", outs);
+        self.arrays.insert("lses", lses);
+    }
+
+    fn packed(&mut self, p: &PackedSizes) {
+        let sizes = oracle::packed_lengths(p);
+        let plain = self.problem.values == Values::ZeroPoints;
+        let mut words = |n: usize, fill: u32| -> Vec<u32> {
+            (0..n)
+                .map(|_| if plain { fill } else { self.rng.random() })
+                .collect()
+        };
+        // Codes 1; zero points 0 as the format stores them: GPTQ v1 subtracts 1 word by word.
+        let one = u32::MAX / ((1 << p.bits) - 1);
+        let zero = match p.format {
+            PackFormat::GptqV1 => 0u32.wrapping_sub(one),
+            _ => 0,
+        };
+        let qweight = words(sizes.qweight, one);
+        let qzeros = words(sizes.qzeros, zero);
+        let scales = (0..sizes.scales)
+            .map(|i| match i % 97 {
+                // A subnormal, a zero and the largest that keeps 255 codes finite in f16.
+                7 => 1e-6,
+                31 => 0.0,
+                53 => 250.0,
+                _ => round_to(DType::F16, 0.02 * self.normal()) as f32,
+            })
+            .map(|x| round_to(DType::F16, f64::from(x)) as f32)
+            .collect();
+        let arrays = [
+            (
+                "qweight",
+                Array::dense(&[sizes.qweight], Data::U32(qweight)),
+            ),
+            ("qzeros", Array::dense(&[sizes.qzeros], Data::U32(qzeros))),
+            ("scales", Array::floats(&[sizes.scales], DType::F16, scales)),
+        ];
+        self.arrays.extend(arrays);
+        if p.act_order {
+            let groups = p.k.div_ceil(p.group) as u32;
+            let g_idx = (0..p.k).map(|_| self.rng.random_range(0..groups)).collect();
+            self.arrays
+                .insert("g_idx", Array::dense(&[p.k], Data::U32(g_idx)));
+        }
+    }
+
+    fn hadamard(&mut self, h: &HadamardSizes) {
+        let values: Vec<f32> = self
+            .normals(h.rows * h.n)
+            .iter()
+            .map(|&x| round_to(self.problem.dtype, x) as f32)
+            .collect();
+        let shape = [h.rows, h.n];
+        let x = Array::arranged(&shape, self.problem.dtype, &values, self.problem.memory, 0);
+        self.arrays.insert("x", x);
+        if h.signs {
+            let signs = (0..h.n)
+                .map(|_| u8::from(self.rng.random_bool(0.5)))
+                .collect();
+            self.arrays
+                .insert("signs", Array::dense(&[h.n], Data::U8(signs)));
+        }
+    }
+}
+
+/// NaN in the rows of `width` values that nobody sees.
+fn blank(values: &mut [f64], width: usize, seen: &[bool]) {
+    for (row, _) in seen.iter().enumerate().filter(|(_, seen)| !**seen) {
+        values[row * width..(row + 1) * width].fill(f64::NAN);
+    }
+}

@@ -1,0 +1,98 @@
+//! Sabotaged kernels: a suite that lets one of them pass proves nothing.
+
+use cubecl::prelude::Client;
+use flashcube::{Error, Fault, Policy};
+use serde::Serialize;
+
+use crate::catalogue::problem;
+use crate::inputs::Inputs;
+use crate::launch::launch;
+use crate::oracle;
+use crate::verdict::Verdict;
+
+/// One fault on one problem that can show it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Mutant {
+    /// The fault.
+    pub fault: String,
+    /// The problem.
+    pub case: String,
+    /// The blueprint that ran.
+    pub blueprint: Option<String>,
+    /// What the suite said of it; `None` if it noticed nothing, which is this row's failure.
+    pub caught: Option<String>,
+    /// Why it could not be tried.
+    pub error: Option<String>,
+}
+
+impl Mutant {
+    /// Whether the fault was noticed.
+    pub fn passed(&self) -> bool {
+        self.caught.is_some()
+    }
+}
+
+/// Problems that show a fault.
+pub fn problems_for(fault: Fault) -> &'static [&'static str] {
+    match fault {
+        Fault::LastKeyDropped => &["sizes/q37xkv65", "sizes/q37xkv1", "values/index_v"],
+        Fault::BandRightOffByOne => &["causal/bottom_right_q37xkv37", "window/left_5_right_2"],
+        Fault::BandLeftOffByOne => &["window/left_5_right_2", "window/left_4_right_all"],
+        Fault::RescaleSkipped => &["values/peak", "sizes/q37xkv65"],
+        Fault::F16Accumulate => &["head_dims/d8v8", "sizes/q37xkv65"],
+        Fault::WeightsRounded => &["head_dims/d8v8", "values/one_hot_v"],
+        Fault::WrongKvHead => &["heads/h9on3", "heads/h48on2"],
+        Fault::LseBase2 => &["sizes/q37xkv65"],
+        Fault::LastRowNotStored => &["strides/poisoned", "causal/bottom_right_q37xkv37"],
+        Fault::HiddenValuesLeak => &["hidden/lengths", "hidden/mask"],
+        Fault::MaskOfFirstBatch => &["mask/u8_b1qk", "bias/bhqk"],
+        Fault::SoftcapDropped => &["softcap/cap1"],
+        Fault::SlopeOfFirstHead => &["alibi/bottom_right"],
+        Fault::WrongAlignment => &["causal/bottom_right_q33xkv97", "alibi/top_left"],
+    }
+}
+
+/// Launches every fault on every problem that can show it.
+pub fn run(client: &Client, seed: u64, mut progress: impl FnMut(&Mutant)) -> Vec<Mutant> {
+    let mut mutants = Vec::new();
+    for fault in Fault::ALL {
+        for name in problems_for(fault) {
+            let mutant = try_fault(client, fault, name, seed);
+            progress(&mutant);
+            mutants.push(mutant);
+        }
+    }
+    mutants
+}
+
+fn try_fault(client: &Client, fault: Fault, name: &str, seed: u64) -> Mutant {
+    let case = format!("attend_forward/{name}/f32");
+    let mut mutant = Mutant {
+        fault: fault.to_string(),
+        case: case.clone(),
+        blueprint: None,
+        caught: None,
+        error: None,
+    };
+    let Some(problem) = problem(&case) else {
+        mutant.error = Some("the catalogue has no such problem".into());
+        return mutant;
+    };
+    let inputs = Inputs::generate(&problem, seed);
+    let policy = Policy {
+        tier: Some(problem.tier()),
+        fault: Some(fault),
+        ..Policy::default()
+    };
+    let launched: Result<_, Error> = launch(client, &problem, &inputs, policy);
+    match (launched, oracle::expected(&problem, &inputs)) {
+        (Ok(launched), Ok(expected)) => {
+            let verdict = Verdict::of(&expected, &launched.outputs);
+            mutant.caught = verdict.failures().next().map(str::to_owned);
+            mutant.blueprint = launched.blueprint;
+        }
+        (Err(error), _) => mutant.error = Some(error.to_string()),
+        (_, Err(error)) => mutant.error = Some(error.to_string()),
+    }
+    mutant
+}

@@ -1,0 +1,279 @@
+//! What the reference says about a problem: the exact result, the ideal one, and the floor.
+
+use std::collections::BTreeMap;
+
+use flashcube::PackFormat;
+use flashcube_reference as reference;
+use flashcube_reference::quant::int::{Format, Packed};
+use flashcube_reference::{Broadcast, Options, Output, Rounding, Tensor4};
+use half::f16;
+
+use crate::array::{Array, Data, round_to};
+use crate::bounds;
+use crate::inputs::Inputs;
+use crate::problem::{Attend, HadamardSizes, MergeSizes, PackedSizes, Problem, Task};
+
+/// One output: what it should be, and how far off it may be.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Expected {
+    /// Name of the output.
+    pub name: &'static str,
+    /// Its shape.
+    pub shape: Vec<usize>,
+    /// The f64 result, row-major.
+    pub exact: Vec<f64>,
+    /// Largest |got - exact| allowed, element by element.
+    pub bound: Vec<f64>,
+}
+
+/// Every output of `problem` on `inputs`.
+///
+/// # Errors
+/// [`reference::Error`] when the problem contradicts itself.
+pub fn expected(problem: &Problem, inputs: &Inputs) -> Result<Vec<Expected>, reference::Error> {
+    match &problem.task {
+        Task::Forward(attend) => bounds::forward(problem, attend, inputs),
+        Task::Backward(attend) => bounds::backward(problem, attend, inputs),
+        Task::Merge(sizes) => merge(problem, sizes, inputs),
+        Task::Dequantize(sizes) => dequantize(problem, sizes, inputs),
+        Task::Hadamard(sizes) => hadamard(problem, sizes, inputs),
+    }
+}
+
+/// What [`Options`] borrows.
+#[derive(Debug, Default)]
+pub(crate) struct Hooks {
+    documents: Option<(Vec<u32>, Vec<u32>)>,
+    mask: Option<(Vec<bool>, [usize; 4])>,
+    pub(crate) bias: Option<(Vec<f64>, [usize; 4])>,
+    pub(crate) alibi: Option<Vec<f64>>,
+}
+
+impl Hooks {
+    pub(crate) fn of(arrays: &BTreeMap<&'static str, Array>) -> Self {
+        let wide = |array: &Array| array.values().iter().map(|&x| f64::from(x)).collect();
+        let axes = |array: &Array| [0, 1, 2, 3].map(|axis| array.shape[axis]);
+        let words = |name: &str| arrays.get(name).map(|array| array.words().to_vec());
+        Self {
+            documents: words("documents_q").zip(words("documents_kv")),
+            mask: arrays.get("mask").map(|m| (m.flags(), axes(m))),
+            bias: arrays.get("bias").map(|b| (wide(b), axes(b))),
+            alibi: arrays.get("alibi").map(wide),
+        }
+    }
+
+    /// Everything that hides keys.
+    fn masks<'a>(&'a self, a: &'a Attend) -> Options<'a> {
+        Options {
+            scale: f64::from(a.scale()),
+            causal: a.causal,
+            alignment: match a.alignment {
+                flashcube::Alignment::TopLeft => reference::Alignment::TopLeft,
+                flashcube::Alignment::BottomRight => reference::Alignment::BottomRight,
+            },
+            window_left: a.window_left,
+            window_right: a.window_right,
+            lengths_q: a.lengths_q.as_deref(),
+            lengths_kv: a.lengths_kv.as_deref(),
+            documents: self.documents.as_ref().map(|(q, kv)| (&q[..], &kv[..])),
+            mask: self.mask.as_ref().map(|(data, shape)| Broadcast {
+                data,
+                shape: *shape,
+            }),
+            ..Options::default()
+        }
+    }
+
+    pub(crate) fn options<'a>(&'a self, a: &'a Attend) -> Options<'a> {
+        Options {
+            softcap: a.softcap.map(f64::from),
+            bias: self.bias.as_ref().map(|(data, shape)| Broadcast {
+                data,
+                shape: *shape,
+            }),
+            alibi: self.alibi.as_deref(),
+            ..self.masks(a)
+        }
+    }
+}
+
+/// Which rows take part at all.
+pub(crate) struct Seen {
+    /// [b, h_q, s_q]: the query sees some key.
+    pub(crate) queries: Vec<bool>,
+    /// [b, h_kv, s_kv]: some query sees the key.
+    pub(crate) keys: Vec<bool>,
+}
+
+/// Visibility by the masks alone, from the weights of a problem whose scores are all 0.
+pub(crate) fn seen(a: &Attend, arrays: &BTreeMap<&'static str, Array>) -> Seen {
+    let hooks = Hooks::of(arrays);
+    let options = hooks.masks(a);
+    let q = Tensor4::zeros([a.b, a.h_q, a.s_q, 1]);
+    let k = Tensor4::zeros([a.b, a.h_kv, a.s_kv, 1]);
+    let mut seen = Seen {
+        queries: vec![false; a.b * a.h_q * a.s_q],
+        keys: vec![false; a.b * a.h_kv * a.s_kv],
+    };
+    for row in 0..seen.queries.len() {
+        let (b, h, i) = (row / a.s_q / a.h_q, row / a.s_q % a.h_q, row % a.s_q);
+        // The options were made for these sizes.
+        let weights = reference::attention::weights(&q, &k, &k, &options, (b, h, i));
+        let weights = weights.unwrap_or_default();
+        let first = (b * a.h_kv + h / (a.h_q / a.h_kv)) * a.s_kv;
+        for (j, _) in weights.iter().enumerate().filter(|(_, w)| **w > 0.0) {
+            seen.queries[row] = true;
+            seen.keys[first + j] = true;
+        }
+    }
+    seen
+}
+
+/// The named [b, h, s, d] array in f64.
+pub(crate) fn tensor(arrays: &BTreeMap<&'static str, Array>, name: &str) -> Tensor4 {
+    let Some(array) = arrays.get(name) else {
+        return Tensor4::zeros([0; 4]);
+    };
+    Tensor4 {
+        shape: [0, 1, 2, 3].map(|axis| array.shape[axis]),
+        data: array.values().iter().map(|&x| f64::from(x)).collect(),
+    }
+}
+
+/// The ideal forward pass: f64, P and out rounded to what the kernel holds them in. The unit tier
+/// keeps P in f32, matrix units multiply it in the dtype of v.
+pub(crate) fn forward_rounded(
+    problem: &Problem,
+    a: &Attend,
+    arrays: &BTreeMap<&'static str, Array>,
+) -> Output {
+    let hooks = Hooks::of(arrays);
+    let rounding = Rounding {
+        p: Some(match problem.tier() {
+            flashcube::TierName::Unit => |p| f64::from(p as f32),
+            _ => rounder(problem),
+        }),
+        sum_of_rounded: true,
+        out: rounder(problem),
+    };
+    let [q, k, v] = ["q", "k", "v"].map(|name| tensor(arrays, name));
+    let output = reference::forward_rounded(&q, &k, &v, &hooks.options(a), &rounding);
+    output.unwrap_or_else(|_| Output {
+        out: Tensor4::zeros([a.b, a.h_q, a.s_q, a.d_v]),
+        lse: vec![f64::NEG_INFINITY; a.b * a.h_q * a.s_q],
+    })
+}
+
+/// Rounding to the problem's dtype.
+pub(crate) fn rounder(problem: &Problem) -> fn(f64) -> f64 {
+    match problem.dtype {
+        flashcube::DType::F32 => |x| round_to(flashcube::DType::F32, x),
+        flashcube::DType::F16 => |x| round_to(flashcube::DType::F16, x),
+        flashcube::DType::BF16 => |x| round_to(flashcube::DType::BF16, x),
+    }
+}
+
+fn merge(
+    problem: &Problem,
+    m: &MergeSizes,
+    inputs: &Inputs,
+) -> Result<Vec<Expected>, reference::Error> {
+    let wide =
+        |name: &str| -> Vec<f64> { inputs.values(name).iter().map(|&x| f64::from(x)).collect() };
+    let (outs, lses) = (wide("outs"), wide("lses"));
+    let rows = m.b * m.h * m.s;
+    let parts: Vec<(&[f64], &[f64])> = (0..m.n)
+        .map(|p| {
+            let out = &outs[p * rows * m.d_v..(p + 1) * rows * m.d_v];
+            (out, &lses[p * rows..(p + 1) * rows])
+        })
+        .collect();
+    let (out, lse) = reference::merge(&parts, rows, m.d_v)?;
+    Ok(bounds::merge(problem, m, &parts, out, lse))
+}
+
+/// Buffer lengths of a packed weight: words, words, f16.
+pub(crate) struct PackedLengths {
+    pub(crate) qweight: usize,
+    pub(crate) qzeros: usize,
+    pub(crate) scales: usize,
+}
+
+pub(crate) fn packed_lengths(p: &PackedSizes) -> PackedLengths {
+    let (k, n, bits, groups) = (p.k, p.n, p.bits as usize, p.k.div_ceil(p.group));
+    let (qweight, qzeros, scales) = match p.format {
+        PackFormat::GptqV1 | PackFormat::GptqV2 => (
+            (k * bits).div_ceil(32) * n,
+            groups * (n * bits).div_ceil(32),
+            groups * n,
+        ),
+        PackFormat::AwqGemm => (k * n / 8, groups * n / 8, groups * n),
+        PackFormat::AwqGemv => {
+            // AutoAWQ rounds the words of a row up to 1, 2 or 4.
+            let multiple = match p.group {
+                32 => 4,
+                64 => 2,
+                _ => 1,
+            };
+            let zeros = groups.div_ceil(8).next_multiple_of(multiple);
+            (n * k / 8, n * zeros, n * zeros * 8)
+        }
+    };
+    PackedLengths {
+        qweight,
+        qzeros,
+        scales,
+    }
+}
+
+fn dequantize(
+    problem: &Problem,
+    p: &PackedSizes,
+    inputs: &Inputs,
+) -> Result<Vec<Expected>, reference::Error> {
+    let words = |name: &str| inputs.get(name).map(Array::words);
+    let scales: Vec<f16> = match inputs.get("scales").map(|array| &array.data) {
+        Some(Data::Float(_, values)) => values.iter().map(|&x| f16::from_f32(x)).collect(),
+        _ => Vec::new(),
+    };
+    let packed = Packed {
+        format: match p.format {
+            PackFormat::GptqV1 => Format::GptqV1,
+            PackFormat::GptqV2 => Format::GptqV2,
+            PackFormat::AwqGemm => Format::AwqGemm,
+            PackFormat::AwqGemv => Format::AwqGemv,
+        },
+        bits: p.bits,
+        k: p.k,
+        n: p.n,
+        group: p.group,
+        qweight: words("qweight").unwrap_or_default(),
+        qzeros: words("qzeros").unwrap_or_default(),
+        scales: &scales,
+        g_idx: words("g_idx"),
+    };
+    let exact = packed.dequantize()?;
+    let bound = exact.iter().map(|&w| bounds::rounded(problem, w)).collect();
+    Ok(vec![Expected {
+        name: "out",
+        shape: vec![p.k, p.n],
+        exact,
+        bound,
+    }])
+}
+
+fn hadamard(
+    problem: &Problem,
+    h: &HadamardSizes,
+    inputs: &Inputs,
+) -> Result<Vec<Expected>, reference::Error> {
+    let x: Vec<f64> = inputs.values("x").iter().map(|&x| f64::from(x)).collect();
+    let signs = inputs.get("signs").map_or(vec![false; h.n], Array::flags);
+    let signs = signs.iter().map(|&s| if s { -1.0 } else { 1.0 }).collect();
+    let map = reference::Hadamard::new(signs)?;
+    let exact = match h.inverse {
+        false => map.forward(&x)?,
+        true => map.inverse(&x)?,
+    };
+    Ok(vec![bounds::hadamard(problem, h, &x, exact)])
+}

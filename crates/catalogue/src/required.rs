@@ -1,0 +1,228 @@
+//! The rows that must execute: a conformance run in which one of them did not has failed.
+
+use core::fmt;
+
+use flashcube::{Caps, DType, Family};
+use serde::Serialize;
+
+use crate::problem::Kernel;
+
+/// A kernel, backend, dtype and feature that must have been checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Required {
+    /// The kernel.
+    pub kernel: Kernel,
+    /// The backend.
+    pub backend: BackendName,
+    /// Element type.
+    pub dtype: DType,
+    /// The feature; problems carry the same name.
+    pub feature: &'static str,
+}
+
+impl fmt::Display for Required {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            kernel,
+            backend,
+            dtype,
+            feature,
+        } = self;
+        write!(f, "{kernel}/{feature}/{dtype} on {backend}")
+    }
+}
+
+/// Backends that the list distinguishes: what a driver offers differs more than its API.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BackendName {
+    /// CubeCL's LLVM JIT.
+    Cpu,
+    /// Mesa's software Vulkan driver.
+    Lavapipe,
+    /// Google's software Vulkan driver, as strict as WebGPU's limits.
+    Swiftshader,
+    /// Any other wgpu adapter.
+    Wgpu,
+    /// NVIDIA through CUDA C++.
+    Cuda,
+}
+
+impl fmt::Display for BackendName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            BackendName::Cpu => "cpu",
+            BackendName::Lavapipe => "lavapipe",
+            BackendName::Swiftshader => "swiftshader",
+            BackendName::Wgpu => "wgpu",
+            BackendName::Cuda => "cuda",
+        })
+    }
+}
+
+impl BackendName {
+    /// All of them.
+    pub const ALL: [BackendName; 5] = [
+        BackendName::Cpu,
+        BackendName::Lavapipe,
+        BackendName::Swiftshader,
+        BackendName::Wgpu,
+        BackendName::Cuda,
+    ];
+
+    /// Which backend a device is.
+    pub fn of(caps: &Caps) -> Self {
+        let device = caps.device.to_lowercase();
+        match caps.family {
+            Family::Cpu => BackendName::Cpu,
+            Family::Cuda => BackendName::Cuda,
+            _ if device.contains("llvmpipe") => BackendName::Lavapipe,
+            _ if device.contains("swiftshader") => BackendName::Swiftshader,
+            _ => BackendName::Wgpu,
+        }
+    }
+
+    /// Dtypes that the backend must offer.
+    pub fn dtypes(self) -> &'static [DType] {
+        match self {
+            BackendName::Cpu | BackendName::Cuda => &[DType::F32, DType::F16, DType::BF16],
+            BackendName::Lavapipe => &[DType::F32, DType::F16],
+            BackendName::Swiftshader | BackendName::Wgpu => &[DType::F32],
+        }
+    }
+}
+
+impl BackendName {
+    /// Storage buffers that a kernel may bind at the least: what SwiftShader has, what WebGPU
+    /// promises.
+    fn bindings(self) -> usize {
+        match self {
+            BackendName::Swiftshader => 9,
+            BackendName::Wgpu => 8,
+            _ => usize::MAX,
+        }
+    }
+}
+
+/// Storage buffers that a feature's largest problem binds.
+fn bindings(kernel: Kernel, feature: &str) -> usize {
+    let plain = match kernel {
+        Kernel::AttendForward => 6,
+        Kernel::AttendBackward => 9,
+        _ => 5,
+    };
+    let hooks = match feature {
+        "combined" => 3,
+        "lengths" | "documents" | "mask" | "bias" | "alibi" | "hidden" | "models" => 1,
+        _ => 0,
+    };
+    plain + hooks
+}
+
+/// Features of a kernel: those checked in f32, and those checked in every dtype.
+pub struct Features {
+    /// The kernel.
+    pub kernel: Kernel,
+    /// Checked in f32.
+    pub single: &'static [&'static str],
+    /// Checked in every dtype that the backend must offer.
+    pub every: &'static [&'static str],
+}
+
+/// What each kernel must show.
+pub const FEATURES: [Features; 5] = [
+    Features {
+        kernel: Kernel::AttendForward,
+        single: &[
+            "empty",
+            "heads",
+            "window",
+            "lengths",
+            "documents",
+            "mask",
+            "bias",
+            "scale",
+            "softcap",
+            "alibi",
+            "combined",
+            "hidden",
+            "split_roles",
+            "scores_ahead",
+        ],
+        every: &[
+            "sizes",
+            "head_dims",
+            "strides",
+            "causal",
+            "values",
+            "models",
+        ],
+    },
+    Features {
+        kernel: Kernel::AttendBackward,
+        single: &[
+            "empty",
+            "heads",
+            "head_dims",
+            "strides",
+            "window",
+            "lengths",
+            "documents",
+            "mask",
+            "bias",
+            "scale",
+            "softcap",
+            "alibi",
+            "hidden",
+            "models",
+        ],
+        every: &["sizes", "causal", "values"],
+    },
+    Features {
+        kernel: Kernel::MergePartials,
+        single: &["empty", "strides", "head_dims", "values", "models"],
+        every: &["partials", "empty_partials"],
+    },
+    Features {
+        kernel: Kernel::DequantizeInt4,
+        single: &["empty", "short_group", "models"],
+        every: &[
+            "gptq_v1",
+            "gptq_v2",
+            "awq_gemm",
+            "awq_gemv",
+            "gptq_bits",
+            "act_order",
+            "strides",
+        ],
+    },
+    Features {
+        kernel: Kernel::HadamardTransform,
+        single: &["empty", "strides"],
+        every: &["sizes", "signs"],
+    },
+];
+
+/// The rows required of a backend: every feature that its dtypes and bindings allow.
+pub fn required(backend: BackendName) -> Vec<Required> {
+    let row = |kernel, dtype, feature| Required {
+        kernel,
+        backend,
+        dtype,
+        feature,
+    };
+    let mut rows = Vec::new();
+    for Features {
+        kernel,
+        single,
+        every,
+    } in FEATURES
+    {
+        rows.extend(single.iter().map(|&f| row(kernel, DType::F32, f)));
+        for &dtype in backend.dtypes() {
+            rows.extend(every.iter().map(|&f| row(kernel, dtype, f)));
+        }
+    }
+    rows.retain(|r| bindings(r.kernel, r.feature) <= backend.bindings());
+    rows
+}

@@ -1,0 +1,9 @@
+//! Conformance of every kernel on every backend against the reference, in one binary: each
+//! further one would link LLVM again.
+
+mod backends;
+mod catalogue;
+mod files;
+mod invalid;
+mod property;
+mod selection;
