@@ -111,10 +111,11 @@ impl ForwardCall<'_> {
         let cubes = total.min(self.caps.multiprocessors.unwrap_or(132) as usize);
         let all_lanes = dims.b * dims.h_q;
         let group = dims.h_q / dims.h_kv;
-        // Keys and values of one head in bytes; 32 MB of them leave room in a 50 MB L2 cache.
+        // Lanes in flight together: as many key heads as fit into 32 MB of a 50 MB L2 cache, but
+        // at least 16, whose tiles fill the card several to a head and read the same keys.
         let bytes = (dims.s_kv * (dims.d + dims.d_v) * blueprint.dtype.size()).max(1);
         let lanes = ((32 << 20) / bytes)
-            .max(1)
+            .max(16)
             .saturating_mul(group)
             .min(all_lanes);
         // SAFETY: every view was checked against its buffer and for TMA; rows past the tensor

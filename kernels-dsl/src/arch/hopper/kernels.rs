@@ -181,7 +181,8 @@ fn run_hopper<'a, NS: Size, NP: Size>(
     }
 }
 
-/// Every CUBE_COUNT-th tile, in the same order for every role.
+/// The cube's tiles, in the same order for every role. Rounds alternate in direction, so that
+/// under a causal mask, where tiles grow shorter along the order, cubes end up with equal work.
 #[cube]
 fn take_tiles<NS: Size, NP: Size>(
     ctx: &mut HopperCtx<'_>,
@@ -191,42 +192,62 @@ fn take_tiles<NS: Size, NP: Size>(
     #[comptime] blueprint: AttendBlueprint,
     #[comptime] roles: Roles,
 ) {
+    let total = sizes.total as u32;
+    let cubes = CUBE_COUNT as u32;
+    let here = CUBE_POS as u32;
+    let mut start = 0u32;
+    let mut forth = true.runtime();
+    while start < total {
+        let tile = start + select(forth, here, cubes.max(here + 1u32) - (here + 1u32));
+        if tile < total {
+            take_tile::<NS, NP>(ctx, tile, inputs, layouts, sizes, blueprint, roles);
+        }
+        start += cubes;
+        forth = !forth;
+    }
+}
+
+/// Tile `tile` of the order: groups of lanes that share the L2 cache; within a group, under a
+/// mask that shortens the first rows, the last rows go first.
+#[cube]
+fn take_tile<NS: Size, NP: Size>(
+    ctx: &mut HopperCtx<'_>,
+    tile: u32,
+    inputs: &LogitInputs<'_>,
+    layouts: &HopperLayouts,
+    sizes: &ForwardSizes,
+    #[comptime] blueprint: AttendBlueprint,
+    #[comptime] roles: Roles,
+) {
     let features = comptime!(blueprint.features);
     let shape = comptime!(blueprint.hopper_shape());
-    let mut tile = CUBE_POS as u32;
-    while tile < sizes.total as u32 {
-        // Groups of lanes share the L2 cache; within a group the last rows (the longest under a
-        // causal mask) go first.
-        let lanes = layouts.lanes;
-        let group = tile / (lanes * sizes.tiles);
-        let within = tile % (lanes * sizes.tiles);
-        let first_lane = group * lanes;
-        let here = lanes.min(layouts.all_lanes - first_lane);
-        let row_tile = if comptime!(features.band_right) {
-            sizes.tiles - 1u32 - within / here
-        } else {
-            within % sizes.tiles
-        };
-        let lane = if comptime!(features.band_right) {
-            first_lane + within % here
-        } else {
-            first_lane + within / sizes.tiles
-        };
-        let batch = lane / sizes.h_q;
-        let head = lane % sizes.h_q;
-        let rows = comptime!(shape.rows());
-        let at = tile_coords(inputs, batch, head, row_tile * rows, features);
-        let range = segments(&at, inputs.scalars, rows, comptime!(shape.block), features);
-        attend_tile::<Hopper<'_, NS, NP>>(
-            ctx,
-            &at,
-            &range,
-            inputs,
-            comptime!(blueprint.loop_plan()),
-            roles,
-        );
-        ctx.base += range.end - range.start;
-        ctx.tiles += 1u32;
-        tile += CUBE_COUNT as u32;
-    }
+    let group = tile / (layouts.lanes * sizes.tiles);
+    let within = tile % (layouts.lanes * sizes.tiles);
+    let first_lane = group * layouts.lanes;
+    let lanes = layouts.lanes.min(layouts.all_lanes - first_lane);
+    let row_tile = if comptime!(features.band_right) {
+        sizes.tiles - 1u32 - within / lanes
+    } else {
+        within % sizes.tiles
+    };
+    let lane = if comptime!(features.band_right) {
+        first_lane + within % lanes
+    } else {
+        first_lane + within / sizes.tiles
+    };
+    let batch = lane / sizes.h_q;
+    let head = lane % sizes.h_q;
+    let rows = comptime!(shape.rows());
+    let at = tile_coords(inputs, batch, head, row_tile * rows, features);
+    let range = segments(&at, inputs.scalars, rows, comptime!(shape.block), features);
+    attend_tile::<Hopper<'_, NS, NP>>(
+        ctx,
+        &at,
+        &range,
+        inputs,
+        comptime!(blueprint.loop_plan()),
+        roles,
+    );
+    ctx.base += range.end - range.start;
+    ctx.tiles += 1u32;
 }
