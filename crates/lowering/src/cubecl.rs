@@ -183,7 +183,7 @@ pub fn target_properties() -> Arc<TargetProperties> {
 ///
 /// # Errors
 /// [`LoweringError::Kernel`] when the kernel's own checks or CubeCL refuse it.
-pub fn cuda_source<K: CubeKernel>(kernel: &K, arch: Arch) -> Result<CudaSource> {
+pub fn cuda_source<K: CubeKernel + ?Sized>(kernel: &K, arch: Arch) -> Result<CudaSource> {
     let refused = |reason: String| LoweringError::Kernel {
         kernel: kernel.name().to_owned(),
         target: "CUDA C++",

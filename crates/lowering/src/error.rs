@@ -36,6 +36,22 @@ pub enum LoweringError {
         /// The string.
         given: String,
     },
+    /// A name is not that of a listed kernel.
+    #[error("unknown kernel {given:?}: {}", hint(close))]
+    UnknownKernel {
+        /// The name.
+        given: String,
+        /// Listed names that contain it.
+        close: Vec<String>,
+    },
+    /// The target lacks what a listed kernel needs.
+    #[error("kernel {kernel}: {source}")]
+    NotAvailable {
+        /// The kernel's name.
+        kernel: String,
+        /// The limit.
+        source: Box<flashcube_kernels::NotAvailable>,
+    },
     /// A shared library could not be loaded or lacks a function.
     #[error("cannot load {}: {reason}", path.display())]
     Library {
@@ -98,4 +114,12 @@ pub enum LoweringError {
         /// What was looked for.
         reason: String,
     },
+}
+
+fn hint(close: &[String]) -> String {
+    if close.is_empty() {
+        "no listed name contains it".to_owned()
+    } else {
+        format!("did you mean {}?", close.join(", "))
+    }
 }

@@ -5,12 +5,15 @@
 //! a [`Report`]. ptxas 13.0 stands in for the driver's own assembler, which on a card turns the PTX into machine code; the
 //! two may differ in details.
 //!
+//! [`kernels`] lists the library's own kernels; any other kernel lowers the same way from the struct its launch macro made.
+//!
 //! Nothing here links LLVM. The toolkit is searched for at run time ([`Toolkit::find`]).
 
 mod arch;
 mod cache;
 mod cubecl;
 mod error;
+mod kernels;
 mod lower;
 mod nvrtc;
 mod ptxas;
@@ -25,6 +28,11 @@ pub use arch::Arch;
 pub use cache::{Cache, Key};
 pub use cubecl::{cuda_source, properties, settings, target_properties};
 pub use error::{LoweringError, Result};
+#[cfg(feature = "wgsl")]
+pub use kernels::wgsl_caps;
+pub use kernels::{
+    AttendProblem, Blueprint, ListedKernel, Problem, cuda_caps, find_kernel, kernels,
+};
 pub use lower::{Lowered, Lowering};
 pub use nvrtc::{Nvrtc, Ptx};
 pub use ptxas::{Assembly, Resources, assemble};

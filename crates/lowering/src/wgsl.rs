@@ -72,7 +72,7 @@ pub fn wgsl_properties() -> Arc<DeviceProperties> {
 ///
 /// # Errors
 /// [`LoweringError::Kernel`] when the kernel's own checks or CubeCL refuse it.
-pub fn wgsl_source<K: CubeKernel>(kernel: &K) -> Result<String> {
+pub fn wgsl_source<K: CubeKernel + ?Sized>(kernel: &K) -> Result<String> {
     let refused = |reason: String| LoweringError::Kernel {
         kernel: kernel.name().to_owned(),
         target: "WGSL",

@@ -4,6 +4,7 @@
 //! FLASHCUBE_REQUIRE_CUDA_TOOLKIT=1 they run and fail instead.
 
 mod kernels;
+mod library;
 mod seam;
 mod toolkit;
 
@@ -29,9 +30,11 @@ fn main() -> ExitCode {
     let skip = absent.is_some() && !required;
     let mut trials: Vec<Trial> = seam::TESTS
         .iter()
+        .chain(library::WITHOUT_TOOLKIT)
         .map(|&(name, body)| Trial::test(name, move || passed(body)))
         .collect();
-    trials.extend(toolkit::TESTS.iter().map(|&(name, body)| {
+    let with_toolkit = toolkit::TESTS.iter().chain(library::WITH_TOOLKIT);
+    trials.extend(with_toolkit.map(|&(name, body)| {
         let trial = Trial::test(name, move || passed(body)).with_ignored_flag(skip);
         if skip {
             trial.with_kind("not run: no CUDA toolkit")

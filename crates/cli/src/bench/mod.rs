@@ -1,0 +1,215 @@
+//! `flashcube bench`: medians against ceilings measured in the same run.
+
+mod attention;
+mod ceiling;
+mod check;
+mod dequantize;
+mod draw;
+mod hadamard;
+mod measure;
+mod merge;
+mod report;
+
+use std::fs;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use flashcube::DType;
+
+use crate::backend::{self, BackendName, Device};
+use crate::failure::{Failure, Result};
+use crate::output;
+use crate::probe::BackendReport;
+use crate::verify::DEFAULT_SEED;
+
+pub(crate) use report::BenchReport;
+
+use ceiling::Ceilings;
+use report::BenchRow;
+
+/// Measures kernels: medians with bytes, FLOPs and the fraction of a ceiling measured in the same run.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  flashcube bench                                      everything on the best backend
+  flashcube bench --suite attention_forward --backend cuda
+  flashcube bench --backend cpu --json before.json     keep the numbers ...
+  flashcube compare before.json after.json             ... and compare them later
+
+Every result is checked against the f64 reference before it is timed: whole, or on sampled rows.
+Each row names the blueprint that ran, and fails when it is not of the tier the row is about.
+Problems are small on the host's cores and large on a GPU. Times come from the device's clock
+where it has one, else from the host's around a synchronisation; the column `clock` says which.")]
+pub(crate) struct BenchArgs {
+    /// Only this suite (repeatable)
+    #[arg(long = "suite", value_enum, value_name = "S")]
+    suites: Vec<Suite>,
+    /// The backend; the best that is there when absent
+    #[arg(long, value_name = "B")]
+    backend: Option<BackendName>,
+    /// Only rows whose name contains this
+    #[arg(long, value_name = "PATTERN")]
+    row: Option<String>,
+    /// Seed of the inputs
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_SEED)]
+    seed: u64,
+    /// Write JSON to this file, `-` for stdout
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// A group of rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Suite {
+    #[value(name = "attention_forward")]
+    AttentionForward,
+    #[value(name = "merge")]
+    Merge,
+    #[value(name = "dequantize")]
+    Dequantize,
+    #[value(name = "hadamard")]
+    Hadamard,
+}
+
+/// What one row does: its inputs are on the device when it is made.
+pub(super) struct Case {
+    /// Unique within the run, the same from run to run.
+    pub(super) name: String,
+    /// Tier the row is about.
+    pub(super) tier: String,
+    /// Bytes that must move at least: every input once, every output once.
+    pub(super) bytes: u64,
+    /// Floating-point operations of the definition; 0 where none are worth counting.
+    pub(super) flops: u64,
+    /// What limits it.
+    pub(super) limit: Limit,
+}
+
+/// What a kernel could at best reach.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Limit {
+    /// The copy's bytes per second.
+    Memory,
+    /// The FMA loop's operations per second.
+    Arithmetic,
+}
+
+/// A run in progress.
+pub(super) struct Bench<'a> {
+    pub(super) device: &'a Device,
+    pub(super) seed: u64,
+    ceilings: Ceilings,
+    wanted: Option<String>,
+    rows: Vec<BenchRow>,
+}
+
+pub(crate) fn run(args: &BenchArgs) -> Result<()> {
+    let name = match args.backend {
+        Some(name) => name,
+        None => best()?,
+    };
+    backend::prepare(&[name])?;
+    let device = name.open()?;
+    let mut bench = Bench {
+        seed: args.seed,
+        ceilings: Ceilings::measure(&device)?,
+        wanted: args.row.clone(),
+        rows: Vec::new(),
+        device: &device,
+    };
+    let suites = match &args.suites[..] {
+        [] => Suite::value_variants(),
+        some => some,
+    };
+    for suite in suites {
+        match suite {
+            Suite::AttentionForward => attention::run(&mut bench)?,
+            Suite::Merge => merge::run(&mut bench)?,
+            Suite::Dequantize => dequantize::run(&mut bench)?,
+            Suite::Hadamard => hadamard::run(&mut bench)?,
+        }
+    }
+    let report = bench.report();
+    publish(args, &report)?;
+    conclude(&report)
+}
+
+/// cuda, else a GPU through wgpu, else cpu.
+fn best() -> Result<BackendName> {
+    for name in [BackendName::Cuda, BackendName::Wgpu] {
+        let report = BackendReport::elsewhere(name)?;
+        if report.device().is_some_and(|device| !device.software) {
+            return Ok(name);
+        }
+    }
+    Ok(BackendName::Cpu)
+}
+
+fn publish(args: &BenchArgs, report: &BenchReport) -> Result<()> {
+    match args.json.as_deref() {
+        Some(path) if path.as_os_str() == "-" => return output::print_json(report),
+        Some(path) => {
+            let text = serde_json::to_string_pretty(report).map_err(Failure::failed)?;
+            fs::write(path, text + "\n")
+                .map_err(|e| Failure::failed(format!("cannot write {}: {e}", path.display())))?;
+        }
+        None => {}
+    }
+    output::print(report)
+}
+
+fn conclude(report: &BenchReport) -> Result<()> {
+    if report.rows.is_empty() {
+        return Err(Failure::usage(
+            "no row matches",
+            "leave --row out to see all",
+        ));
+    }
+    let failed: Vec<&str> = report
+        .rows
+        .iter()
+        .filter(|row| row.failure.is_some())
+        .map(|row| row.name.as_str())
+        .collect();
+    if failed.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::failed(format!(
+        "{} rows failed: {}",
+        failed.len(),
+        failed.join(", ")
+    )))
+}
+
+impl Bench<'_> {
+    /// Whether the row was asked for. Callers ask before they draw inputs.
+    pub(super) fn wants(&self, name: &str) -> bool {
+        self.wanted.as_ref().is_none_or(|part| name.contains(part))
+    }
+
+    /// Dtypes that the device has.
+    pub(super) fn dtypes(&self) -> Vec<DType> {
+        self.device.caps.dtypes.clone()
+    }
+
+    /// The small size on the host's cores, the large one on a GPU.
+    pub(super) fn scaled<T>(&self, small: T, large: T) -> T {
+        if self.device.is_software() {
+            small
+        } else {
+            large
+        }
+    }
+
+    fn report(self) -> BenchReport {
+        BenchReport {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            backend: self.device.backend.to_string(),
+            device: self.device.adapter().to_owned(),
+            seed: self.seed,
+            copy_gb_per_s: self.ceilings.copy / 1e9,
+            fma_gflop_per_s: self.ceilings.fma / 1e9,
+            rows: self.rows,
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! `flashcube verify`: the conformance runs.
+
+mod children;
+mod file;
+mod mutants;
+mod suite;
+
+pub(crate) use file::{ExportArgs, export};
+
+use std::path::PathBuf;
+
+use clap::Args;
+use flashcube_catalogue::{Kernel, UnknownKernel};
+
+use crate::backend::{self, BackendName};
+use crate::failure::Result;
+
+/// Checks every kernel against the f64 reference, on one backend or on all that are there.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  flashcube verify                                 every backend found, each in its own process
+  flashcube verify --backend cpu                   one backend
+  flashcube verify --kernel merge_partials         one kernel
+  flashcube verify --backend cuda --case /causal/  cases whose name holds /causal/
+  flashcube verify --mutants --backend cpu         sabotaged kernels, each of which must be noticed
+  flashcube verify --against out.safetensors       your own kernel's results, see export-problem
+
+A row passes when every element is within its bound (docs/numerics.md) and a second run gives the
+same bits. Exit 1: a row failed, or a required row did not run. Exit 2: a backend is not there.")]
+pub(crate) struct VerifyArgs {
+    /// Run on this backend (repeatable); all that are there when absent
+    #[arg(long = "backend", value_name = "B")]
+    backends: Vec<BackendName>,
+    /// Only this kernel
+    #[arg(long, value_name = "K", value_parser = parse_kernel)]
+    kernel: Option<Kernel>,
+    /// Only cases whose name contains this
+    #[arg(long, value_name = "PATTERN")]
+    case: Option<String>,
+    /// Only the reduced set that the tests run
+    #[arg(long)]
+    core: bool,
+    /// Seed of the inputs
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Run sabotaged kernels instead, each of which the suite must notice
+    #[arg(long, conflicts_with_all = ["kernel", "case", "core", "against"])]
+    mutants: bool,
+    /// Check the outputs in this safetensors file instead of running a kernel
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["backends", "kernel", "case", "core"])]
+    against: Option<PathBuf>,
+    /// The problem they answer; read from the file's metadata when absent
+    #[arg(long, value_name = "NAME", requires = "against")]
+    problem: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Also write the JSON to this file
+    #[arg(long, value_name = "FILE", hide = true)]
+    report: Option<PathBuf>,
+}
+
+/// Seed where none is given.
+pub(crate) const DEFAULT_SEED: u64 = 1;
+
+fn parse_kernel(name: &str) -> Result<Kernel, UnknownKernel> {
+    name.parse()
+}
+
+pub(crate) fn run(args: &VerifyArgs) -> Result<()> {
+    if let Some(path) = &args.against {
+        return file::check(path, args.problem.as_deref(), args.seed, args.json);
+    }
+    let &[backend] = &args.backends[..] else {
+        return children::run(args);
+    };
+    backend::prepare(&[backend])?;
+    let device = backend.open()?;
+    if args.mutants {
+        mutants::run(args, &device)
+    } else {
+        suite::run(args, &device)
+    }
+}
+
+impl VerifyArgs {
+    fn seed(&self) -> u64 {
+        self.seed.unwrap_or(DEFAULT_SEED)
+    }
+}

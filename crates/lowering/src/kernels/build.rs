@@ -1,0 +1,322 @@
+//! A blueprint to the struct that the launch macro makes of a kernel, with placeholders for the arguments: which tensors
+//! are bound is compiled in, their sizes and strides are not.
+
+use std::sync::Arc;
+
+use cubecl::ir::{AddressType, DeviceProperties, TargetProperties};
+use cubecl::prelude::{
+    BufferCompilationArg, ComptimeOptionCompilationArg, CubeKernel, KernelSettings,
+};
+use flashcube_kernels::arch::fma::{
+    BackwardLayoutsCompilationArg, ForwardLayoutsCompilationArg, ForwardSizesCompilationArg,
+    attend_backward_fma, attend_delta_fma, attend_forward_fma,
+};
+use flashcube_kernels::arch::hopper::{HopperLayoutsCompilationArg, attend_forward_hopper};
+use flashcube_kernels::attention::{
+    LogitFeatures, LogitScalarsCompilationArg, LogitTensorsCompilationArg,
+    MergeLayoutsCompilationArg, RowLayoutCompilationArg, Side, TableOffsetsCompilationArg,
+    merge_partials_fma,
+};
+use flashcube_kernels::quant::{
+    PackSizesCompilationArg, dequantize_int4_fma, hadamard_transform_fma,
+};
+use flashcube_kernels::tile::LayoutCompilationArg;
+use flashcube_kernels::{
+    AttendBlueprint, DequantizeBlueprint, HadamardBlueprint, MergeBlueprint, TierName,
+};
+
+use super::{Blueprint, target::elem};
+use crate::cubecl::settings;
+
+/// The device a kernel is built for.
+type Device = (Arc<DeviceProperties>, Arc<TargetProperties>);
+
+impl Blueprint {
+    pub(super) fn build(
+        &self,
+        properties: Arc<DeviceProperties>,
+        target: Arc<TargetProperties>,
+    ) -> Box<dyn CubeKernel> {
+        let device = (properties, target);
+        match *self {
+            Blueprint::AttendForward(blueprint) => match blueprint.tier {
+                TierName::Unit => forward_unit(blueprint, device),
+                TierName::Hopper => forward_hopper(blueprint, device),
+            },
+            Blueprint::AttendBackward(blueprint, side) => attend_backward(blueprint, side, device),
+            Blueprint::AttendDelta { blueprint, units } => attend_delta(blueprint, units, device),
+            Blueprint::Merge(blueprint) => merge(blueprint, device),
+            Blueprint::Dequantize(blueprint) => dequantize(blueprint, device),
+            Blueprint::Hadamard(blueprint) => hadamard(blueprint, device),
+        }
+    }
+}
+
+fn forward_unit(blueprint: AttendBlueprint, (properties, target): Device) -> Box<dyn CubeKernel> {
+    Box::new(attend_forward_fma::AttendForwardFma::new(
+        launch_settings(blueprint.units(), blueprint.wide),
+        properties,
+        target,
+        buffer(),
+        buffer(),
+        buffer(),
+        buffer(),
+        buffer(),
+        logit_tensors(blueprint.features),
+        ForwardLayoutsCompilationArg {
+            q: layout(),
+            k: layout(),
+            v: layout(),
+            out: layout(),
+            lse: layout(),
+        },
+        forward_sizes(),
+        logit_scalars(),
+        table_offsets(),
+        blueprint.vector,
+        blueprint,
+        elem(blueprint.dtype),
+    ))
+}
+
+fn forward_hopper(blueprint: AttendBlueprint, (properties, target): Device) -> Box<dyn CubeKernel> {
+    Box::new(attend_forward_hopper::AttendForwardHopper::new(
+        launch_settings(blueprint.units(), blueprint.wide),
+        properties,
+        target,
+        (),
+        (),
+        (),
+        buffer(),
+        buffer(),
+        logit_tensors(blueprint.features),
+        HopperLayoutsCompilationArg {
+            out: layout(),
+            lse: layout(),
+            lanes: (),
+            all_lanes: (),
+        },
+        forward_sizes(),
+        logit_scalars(),
+        table_offsets(),
+        blueprint,
+        elem(blueprint.dtype),
+    ))
+}
+
+fn attend_backward(
+    blueprint: AttendBlueprint,
+    side: Side,
+    (properties, target): Device,
+) -> Box<dyn CubeKernel> {
+    Box::new(attend_backward_fma::AttendBackwardFma::new(
+        launch_settings(blueprint.units(), blueprint.wide),
+        properties,
+        target,
+        buffer(),
+        buffer(),
+        buffer(),
+        buffer(),
+        buffer(),
+        buffer(),
+        buffer(),
+        optional(side == Side::Keys),
+        logit_tensors(blueprint.features),
+        BackwardLayoutsCompilationArg {
+            q: layout(),
+            k: layout(),
+            v: layout(),
+            d_out: layout(),
+            lse: layout(),
+            first: layout(),
+            second: layout(),
+        },
+        forward_sizes(),
+        logit_scalars(),
+        table_offsets(),
+        blueprint.vector,
+        side,
+        blueprint,
+        elem(blueprint.dtype),
+    ))
+}
+
+fn attend_delta(
+    blueprint: AttendBlueprint,
+    units: usize,
+    (properties, target): Device,
+) -> Box<dyn CubeKernel> {
+    Box::new(attend_delta_fma::AttendDeltaFma::new(
+        launch_settings(units, blueprint.wide),
+        properties,
+        target,
+        buffer(),
+        buffer(),
+        buffer(),
+        layout(),
+        layout(),
+        forward_sizes(),
+        blueprint.vector,
+        blueprint.d_v / blueprint.vector,
+        elem(blueprint.dtype),
+    ))
+}
+
+fn merge(blueprint: MergeBlueprint, (properties, target): Device) -> Box<dyn CubeKernel> {
+    let row = || RowLayoutCompilationArg {
+        offset: (),
+        partial: (),
+        batch: (),
+        head: (),
+        row: (),
+    };
+    Box::new(merge_partials_fma::MergePartialsFma::new(
+        launch_settings(blueprint.units, blueprint.wide),
+        properties,
+        target,
+        buffer(),
+        buffer(),
+        buffer(),
+        buffer(),
+        MergeLayoutsCompilationArg {
+            outs: row(),
+            lses: row(),
+            out: row(),
+            lse: row(),
+            h: (),
+            s: (),
+            n: (),
+            total: (),
+            neg_inf: (),
+        },
+        blueprint.vector,
+        blueprint.d_v / blueprint.vector,
+        elem(blueprint.dtype),
+    ))
+}
+
+fn dequantize(blueprint: DequantizeBlueprint, (properties, target): Device) -> Box<dyn CubeKernel> {
+    Box::new(dequantize_int4_fma::DequantizeInt4Fma::new(
+        launch_settings(blueprint.units, blueprint.wide),
+        properties,
+        target,
+        buffer(),
+        buffer(),
+        buffer(),
+        optional(blueprint.packing.indexed),
+        buffer(),
+        PackSizesCompilationArg {
+            k: (),
+            n: (),
+            group: (),
+            code_words: (),
+            zero_words: (),
+        },
+        (),
+        (),
+        (),
+        blueprint.packing,
+        elem(blueprint.dtype),
+    ))
+}
+
+fn hadamard(blueprint: HadamardBlueprint, (properties, target): Device) -> Box<dyn CubeKernel> {
+    Box::new(hadamard_transform_fma::HadamardTransformFma::new(
+        launch_settings(blueprint.units, blueprint.wide),
+        properties,
+        target,
+        buffer(),
+        buffer(),
+        optional(blueprint.signs),
+        (),
+        (),
+        (),
+        (),
+        (),
+        (),
+        blueprint.n as u32,
+        blueprint.inverse,
+        elem(blueprint.dtype),
+    ))
+}
+
+fn launch_settings(units: usize, wide: bool) -> KernelSettings {
+    KernelSettings {
+        address_type: if wide {
+            AddressType::U64
+        } else {
+            AddressType::U32
+        },
+        ..settings(units as u32)
+    }
+}
+
+fn buffer() -> BufferCompilationArg {
+    BufferCompilationArg { inplace: None }
+}
+
+/// An optional tensor, bound or not.
+fn optional<T>(bound: bool) -> ComptimeOptionCompilationArg<T>
+where
+    T: cubecl::prelude::LaunchArg<CompilationArg = BufferCompilationArg>,
+{
+    if bound {
+        ComptimeOptionCompilationArg::Some(buffer())
+    } else {
+        ComptimeOptionCompilationArg::None
+    }
+}
+
+fn forward_sizes() -> ForwardSizesCompilationArg {
+    ForwardSizesCompilationArg {
+        h_q: (),
+        group: (),
+        s_q: (),
+        s_kv: (),
+        tiles: (),
+        total: (),
+    }
+}
+
+fn layout() -> LayoutCompilationArg {
+    LayoutCompilationArg {
+        offset: (),
+        batch: (),
+        head: (),
+        row: (),
+    }
+}
+
+fn logit_tensors(features: LogitFeatures) -> LogitTensorsCompilationArg {
+    let table = features.lengths || features.documents || features.alibi;
+    LogitTensorsCompilationArg {
+        mask: optional(features.mask.is_some()),
+        bias: optional(features.bias),
+        table: optional(table),
+    }
+}
+
+fn logit_scalars() -> LogitScalarsCompilationArg {
+    LogitScalarsCompilationArg {
+        neg_inf: (),
+        scale: (),
+        softcap: (),
+        left: (),
+        right: (),
+        anchor: (),
+        mask: layout(),
+        mask_key: (),
+        bias: layout(),
+        bias_key: (),
+    }
+}
+
+fn table_offsets() -> TableOffsetsCompilationArg {
+    TableOffsetsCompilationArg {
+        len_q: (),
+        len_kv: (),
+        doc_q: (),
+        doc_kv: (),
+        slopes: (),
+    }
+}

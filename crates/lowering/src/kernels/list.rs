@@ -1,0 +1,213 @@
+//! The kernels that `flashcube lower --list` shows and the tests compile.
+
+use flashcube_kernels::attention::{IssueOrder, LogitFeatures, MaskWidth, Side};
+use flashcube_kernels::quant::{PackFormat, Packing};
+use flashcube_kernels::{DType, Policy, RoleSplit, TierName};
+
+use super::{AttendProblem, ListedKernel, Problem};
+
+/// Every listed kernel: each entry point of the library with each dtype, format and kind of mask.
+pub fn kernels() -> Vec<ListedKernel> {
+    let mut all = Vec::new();
+    attend_forward(&mut all);
+    attend_backward(&mut all);
+    merge(&mut all);
+    dequantize(&mut all);
+    hadamard(&mut all);
+    all
+}
+
+/// No hook, the usual decoder, everything at once.
+fn feature_sets() -> [(&'static str, LogitFeatures); 3] {
+    let plain = LogitFeatures::default();
+    let causal = LogitFeatures {
+        band_right: true,
+        ..plain
+    };
+    let hooks = LogitFeatures {
+        softcap: true,
+        alibi: true,
+        bias: true,
+        band_left: true,
+        band_right: true,
+        documents: true,
+        mask: Some(MaskWidth::U8),
+        lengths: true,
+    };
+    [("", plain), ("_causal", causal), ("_hooks", hooks)]
+}
+
+fn attend_forward(all: &mut Vec<ListedKernel>) {
+    let mut add = |suffix: &str, problem: AttendProblem| {
+        all.push(ListedKernel {
+            name: format!("attend_forward_{}{suffix}", width(&problem)),
+            problem: Problem::AttendForward(problem),
+        });
+    };
+    for dtype in DType::ALL {
+        for d in [64, 128] {
+            for (suffix, features) in feature_sets() {
+                let problem = attention(dtype, d, d, features);
+                add(suffix, problem);
+                if dtype != DType::F32 {
+                    // Where the best tier is another one.
+                    let policy = Policy {
+                        tier: Some(TierName::Unit),
+                        ..Policy::default()
+                    };
+                    let suffix = format!("{suffix}_unit");
+                    add(&suffix, AttendProblem { policy, ..problem });
+                }
+            }
+        }
+    }
+    let [_, (_, causal), _] = feature_sets();
+    add("_causal", attention(DType::BF16, 192, 128, causal));
+    for (suffix, features) in [
+        (
+            "_softcap_window",
+            LogitFeatures {
+                softcap: true,
+                band_left: true,
+                ..causal
+            },
+        ),
+        (
+            "_alibi_lengths",
+            LogitFeatures {
+                alibi: true,
+                lengths: true,
+                ..causal
+            },
+        ),
+    ] {
+        add(suffix, attention(DType::BF16, 128, 128, features));
+    }
+    for (suffix, policy) in schedules() {
+        for (dtype, d) in [(DType::F32, 64), (DType::BF16, 128)] {
+            let problem = attention(dtype, d, d, causal);
+            add(suffix, AttendProblem { policy, ..problem });
+        }
+    }
+}
+
+fn attend_backward(all: &mut Vec<ListedKernel>) {
+    for (dtype, d) in [(DType::F32, 64), (DType::F16, 64), (DType::BF16, 128)] {
+        for (suffix, features) in feature_sets() {
+            let problem = attention(dtype, d, d, features);
+            for (side, which) in [(Side::Keys, "keys"), (Side::Queries, "queries")] {
+                all.push(ListedKernel {
+                    name: format!("attend_backward_{which}_{}{suffix}", width(&problem)),
+                    problem: Problem::AttendBackward(problem, side),
+                });
+            }
+        }
+        let problem = attention(dtype, d, d, LogitFeatures::default());
+        all.push(ListedKernel {
+            name: format!("attend_delta_{}", width(&problem)),
+            problem: Problem::AttendDelta(problem),
+        });
+    }
+}
+
+fn attention(dtype: DType, d: usize, d_v: usize, features: LogitFeatures) -> AttendProblem {
+    AttendProblem {
+        dtype,
+        d,
+        d_v,
+        features,
+        policy: Policy::default(),
+    }
+}
+
+/// `bf16_d128`, or `bf16_d192v128`.
+fn width(problem: &AttendProblem) -> String {
+    let AttendProblem { dtype, d, d_v, .. } = problem;
+    if d == d_v {
+        format!("{dtype}_d{d}")
+    } else {
+        format!("{dtype}_d{d}v{d_v}")
+    }
+}
+
+/// The other ways to deal out roles and order products.
+fn schedules() -> [(&'static str, Policy); 2] {
+    let split = Policy {
+        roles: Some(RoleSplit::Softmax),
+        ..Policy::default()
+    };
+    let ahead = Policy {
+        tier: Some(TierName::Unit),
+        order: Some(IssueOrder::ScoresAhead),
+        ..Policy::default()
+    };
+    [
+        ("_causal_split_softmax", split),
+        ("_causal_scores_ahead", ahead),
+    ]
+}
+
+fn merge(all: &mut Vec<ListedKernel>) {
+    for dtype in DType::ALL {
+        all.push(ListedKernel {
+            name: format!("merge_partials_{dtype}_d128"),
+            problem: Problem::Merge { dtype, d_v: 128 },
+        });
+    }
+}
+
+fn dequantize(all: &mut Vec<ListedKernel>) {
+    let mut add = |label: &str, format, bits: u32, indexed: bool, dtype| {
+        let order = if indexed { "_g_idx" } else { "" };
+        all.push(ListedKernel {
+            name: format!("dequantize_{label}_b{bits}_{dtype}{order}"),
+            problem: Problem::Dequantize {
+                packing: Packing {
+                    format,
+                    bits,
+                    indexed,
+                },
+                dtype,
+            },
+        });
+    };
+    for (label, format) in [
+        ("gptq_v1", PackFormat::GptqV1),
+        ("gptq_v2", PackFormat::GptqV2),
+    ] {
+        for bits in [2, 3, 4, 8] {
+            add(label, format, bits, false, DType::F16);
+        }
+        add(label, format, 4, true, DType::F16);
+    }
+    for (label, format) in [
+        ("awq_gemm", PackFormat::AwqGemm),
+        ("awq_gemv", PackFormat::AwqGemv),
+    ] {
+        add(label, format, 4, false, DType::F16);
+    }
+    for dtype in [DType::F32, DType::BF16] {
+        add("gptq_v1", PackFormat::GptqV1, 4, false, dtype);
+        add("awq_gemm", PackFormat::AwqGemm, 4, false, dtype);
+    }
+}
+
+fn hadamard(all: &mut Vec<ListedKernel>) {
+    let mut add = |dtype, n: usize, inverse: bool| {
+        let direction = if inverse { "_inverse" } else { "" };
+        all.push(ListedKernel {
+            name: format!("hadamard_transform_{dtype}_n{n}{direction}"),
+            problem: Problem::Hadamard {
+                dtype,
+                n,
+                signs: true,
+                inverse,
+            },
+        });
+    };
+    for dtype in DType::ALL {
+        add(dtype, 128, false);
+    }
+    add(DType::F16, 128, true);
+    add(DType::F32, 2048, false);
+}

@@ -1,0 +1,166 @@
+//! Problems, and the blueprint each gets on a device.
+
+use flashcube_kernels::attention::{LogitFeatures, Side};
+use flashcube_kernels::quant::Packing;
+use flashcube_kernels::{
+    AttendBlueprint, AttendKey, AttendOp, Caps, DType, DequantizeBlueprint, HadamardBlueprint,
+    MergeBlueprint, NotAvailable, Policy, select_attend,
+};
+
+use super::Blueprint;
+
+/// The facts an attention kernel's blueprint depends on.
+#[derive(Clone, Copy, Debug)]
+pub struct AttendProblem {
+    /// Element type of q, k, v and out.
+    pub dtype: DType,
+    /// Head dimension of q and k.
+    pub d: usize,
+    /// Head dimension of v and out.
+    pub d_v: usize,
+    /// Hooks compiled in.
+    pub features: LogitFeatures,
+    /// What the caller asks of selection.
+    pub policy: Policy,
+}
+
+/// The facts a kernel's blueprint depends on. Tensors are dense, long and within 32-bit reach.
+#[derive(Clone, Copy, Debug)]
+pub enum Problem {
+    /// `attend_forward`.
+    AttendForward(AttendProblem),
+    /// The pass of `attend_backward` over one side.
+    AttendBackward(AttendProblem, Side),
+    /// The first launch of `attend_backward`: rowsum(d_out * out).
+    AttendDelta(AttendProblem),
+    /// `merge_partials`.
+    Merge {
+        /// Dtype of the merged out.
+        dtype: DType,
+        /// Head dimension of v.
+        d_v: usize,
+    },
+    /// `dequantize_int4`.
+    Dequantize {
+        /// Layout and bits.
+        packing: Packing,
+        /// Dtype written.
+        dtype: DType,
+    },
+    /// `hadamard_transform`.
+    Hadamard {
+        /// Dtype read and written.
+        dtype: DType,
+        /// Length of a row.
+        n: usize,
+        /// Signs are applied.
+        signs: bool,
+        /// Inverse transform.
+        inverse: bool,
+    },
+}
+
+impl Problem {
+    /// The blueprint for a device with these capabilities, chosen by the same rules as a launch.
+    ///
+    /// # Errors
+    /// [`NotAvailable`] naming the limit.
+    pub fn select(&self, caps: &Caps) -> Result<Blueprint, NotAvailable> {
+        match *self {
+            Problem::AttendForward(problem) => problem
+                .select(AttendOp::Forward, caps)
+                .map(Blueprint::AttendForward),
+            Problem::AttendBackward(problem, side) => problem
+                .select(AttendOp::Backward, caps)
+                .map(|blueprint| Blueprint::AttendBackward(blueprint, side)),
+            Problem::AttendDelta(problem) => {
+                problem
+                    .select(AttendOp::Backward, caps)
+                    .map(|blueprint| Blueprint::AttendDelta {
+                        blueprint,
+                        units: cube_units(caps, 128),
+                    })
+            }
+            Problem::Merge { dtype, d_v } => {
+                check_dtype("merge_partials", dtype, caps)?;
+                Ok(Blueprint::Merge(MergeBlueprint {
+                    dtype,
+                    d_v,
+                    vector: widest_vector(&[d_v]),
+                    units: cube_units(caps, 128),
+                    wide: false,
+                }))
+            }
+            Problem::Dequantize { packing, dtype } => {
+                check_dtype("dequantize_int4", dtype, caps)?;
+                Ok(Blueprint::Dequantize(DequantizeBlueprint {
+                    packing,
+                    dtype,
+                    units: cube_units(caps, 128),
+                    wide: false,
+                }))
+            }
+            Problem::Hadamard {
+                dtype,
+                n,
+                signs,
+                inverse,
+            } => {
+                check_dtype("hadamard_transform", dtype, caps)?;
+                Ok(Blueprint::Hadamard(HadamardBlueprint {
+                    dtype,
+                    n,
+                    units: cube_units(caps, (n / 2).clamp(1, 256)),
+                    signs,
+                    inverse,
+                    wide: false,
+                }))
+            }
+        }
+    }
+}
+
+impl AttendProblem {
+    fn select(&self, op: AttendOp, caps: &Caps) -> Result<AttendBlueprint, NotAvailable> {
+        let key = AttendKey {
+            op,
+            dtype: self.dtype,
+            d: self.d,
+            d_v: self.d_v,
+            s_q: LONG,
+            vector: widest_vector(&[self.d, self.d_v]),
+            tma: true,
+            positive_scale: true,
+            reach: 1,
+            features: self.features,
+        };
+        select_attend(&key, caps, &self.policy)
+    }
+}
+
+/// Queries: enough for full tiles.
+const LONG: usize = 4096;
+
+/// Elements that dense rows of these lengths let a kernel load at once.
+fn widest_vector(lengths: &[usize]) -> usize {
+    let divides = |v: usize| lengths.iter().all(|length| length.is_multiple_of(v));
+    [4, 2].into_iter().find(|&v| divides(v)).unwrap_or(1)
+}
+
+fn cube_units(caps: &Caps, wanted: usize) -> usize {
+    wanted.min(caps.units_per_cube as usize)
+}
+
+fn check_dtype(what: &str, dtype: DType, caps: &Caps) -> Result<(), NotAvailable> {
+    if caps.supports(dtype) {
+        return Ok(());
+    }
+    let have: Vec<String> = caps.dtypes.iter().map(DType::to_string).collect();
+    Err(NotAvailable {
+        what: what.to_owned(),
+        device: caps.device.clone(),
+        limit: "dtypes",
+        needed: dtype.to_string(),
+        available: have.join(", "),
+    })
+}
