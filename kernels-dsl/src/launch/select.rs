@@ -269,16 +269,22 @@ fn select_hopper(
 
 /// Rows and keys of the Hopper tier's tile, FlashAttention-3's table: as many keys as registers
 /// (S, P and O of a consumer) and shared memory (two stages of K and V) hold; a band wastes less
-/// of a square tile.
+/// of a square tile. Hooks that read memory for every score want registers for addresses, and
+/// get shorter blocks: none of these tiles spills.
 fn hopper_tile(key: &AttendKey) -> (usize, usize) {
-    let banded = key.features.band_left || key.features.band_right;
-    match (key.d.max(key.d_v), banded) {
-        (..=64, _) => (192, 128),
-        (..=128, false) => (128, 176),
-        (..=128, true) => (128, 128),
-        (..=192, _) if key.d_v <= 128 => (128, 128),
-        (..=192, _) => (128, 112),
-        _ => (128, 80),
+    let x = &key.features;
+    let banded = x.band_left || x.band_right;
+    let reads = x.bias as u32 + x.documents as u32 + x.mask.is_some() as u32;
+    match (key.d.max(key.d_v), reads) {
+        (..=64, 0) => (192, 128),
+        (..=128, 0) if !banded => (128, 176),
+        (..=128, 0) => (128, 128),
+        (..=192, 0) if key.d_v <= 128 => (128, 128),
+        (..=192, 0) => (128, 112),
+        (_, 0) => (128, 80),
+        (..=192, 1) => (128, 64),
+        (_, 1) => (128, 48),
+        _ => (128, 32),
     }
 }
 
