@@ -4,7 +4,9 @@ use core::marker::PhantomData;
 
 use cubecl::prelude::*;
 
+use super::loads::{load_keys, load_queries, load_values};
 use super::operands::{descriptor_k_major, descriptor_mn_major};
+use super::store::store_rows;
 use super::{Binary, HopperShape, WgmmaFragment, WgmmaRegs, ptx};
 use crate::attention::{Finished, Roles, Segments, Tier, TileCoords};
 use crate::tile::{InPlace, Layout, Product, ProductMode};
@@ -74,22 +76,22 @@ pub struct HopperCtx<'a> {
 
 #[cube]
 impl<'a> HopperCtx<'a> {
-    fn bar(&self, index: u32) -> u32 {
+    pub(super) fn bar(&self, index: u32) -> u32 {
         self.bars + index * 8u32
     }
     /// Ring position of block `j`; a tile's last block comes first.
-    fn ring(&self, j: u32) -> u32 {
+    pub(super) fn ring(&self, j: u32) -> u32 {
         self.base + (self.first - j)
     }
     /// Each warp of the consumers frees the stage for itself: a warpgroup's first thread may be
     /// ahead of its other warps.
-    fn release(&self, index: u32) {
+    pub(super) fn release(&self, index: u32) {
         if UNIT_POS_PLANE == 0u32 {
             ptx::mbar_arrive(self.bar(index));
         }
     }
     /// Row of the tile that this thread's upper half works on.
-    fn thread_row(&self) -> u32 {
+    pub(super) fn thread_row(&self) -> u32 {
         let t = UNIT_POS % 128u32;
         self.wg * 64u32 + t / 32u32 * 16u32 + UNIT_POS % 32u32 / 4u32
     }
@@ -294,195 +296,6 @@ impl<'a, NS: Size, NP: Size> Tier for Hopper<'a, NS, NP> {
         ptx::bank_scale(factors[0], factors[1], comptime!(acc.n));
     }
     fn store(ctx: &mut HopperCtx<'a>, _acc: &Bank, done: &Finished) {
-        let groups = comptime!(ctx.shape.d_v / 8);
-        let row = ctx.row0 + ctx.thread_row();
-        let lane = UNIT_POS % 4u32;
-        #[unroll]
-        for r in 0..2usize {
-            let at = row + comptime!(8 * r as u32);
-            let alive = at < ctx.len_q;
-            let inverse = select(alive, done.inverse[r], 0.0f32);
-            let to = ctx.out_layout.base(ctx.batch, ctx.head) + at as usize * ctx.out_layout.row;
-            // Four groups of 8 columns at a time: the quad's lanes hold 2 columns of each, and
-            // leave with 8 columns of one.
-            #[unroll]
-            for quad in 0..comptime!(groups.div_ceil(4)) {
-                let mut words = Array::<u32>::new(4usize);
-                #[unroll]
-                for g in 0..4u32 {
-                    let group = comptime!(4 * quad + g);
-                    words[g as usize] = if comptime!(group < groups) {
-                        let lo = ptx::bank_get(comptime!(4 * group + 2 * r as u32)) * inverse;
-                        let hi = ptx::bank_get(comptime!(4 * group + 2 * r as u32 + 1)) * inverse;
-                        ptx::pack2(lo, hi, comptime!(ctx.shape.ty))
-                    } else {
-                        0u32.runtime()
-                    };
-                }
-                quad_transpose(&mut words, lane);
-                let group = comptime!(4 * quad) + lane;
-                if at < ctx.s_q && group < groups {
-                    let mut line = Vector::<u32, Const<4>>::zeroed();
-                    #[unroll]
-                    for w in 0..4usize {
-                        line.insert(w, select(alive, words[w], 0u32));
-                    }
-                    ctx.out[to + group as usize] = line;
-                }
-            }
-            if lane == 0u32 && at < ctx.s_q {
-                let to =
-                    ctx.lse_layout.base(ctx.batch, ctx.head) + at as usize * ctx.lse_layout.row;
-                ctx.lse[to] = select(alive, done.lse[r], ctx.neg_inf);
-            }
-        }
-    }
-}
-
-/// Word g of lane l -> word l of lane g, over the four lanes of a quad.
-#[cube]
-fn quad_transpose(words: &mut Array<u32>, lane: u32) {
-    let odd = lane % 2u32 == 1u32;
-    let high = lane >= 2u32;
-    exchange(words, 0usize, 1usize, odd, 1u32);
-    exchange(words, 2usize, 3usize, odd, 1u32);
-    exchange(words, 0usize, 2usize, high, 2u32);
-    exchange(words, 1usize, 3usize, high, 2u32);
-}
-
-/// Lanes with `upper` unset keep word a and get the partner's a as their b; the others keep b
-/// and get the partner's b as their a.
-#[cube]
-fn exchange(
-    words: &mut Array<u32>,
-    #[comptime] a: usize,
-    #[comptime] b: usize,
-    upper: bool,
-    #[comptime] mask: u32,
-) {
-    let (wa, wb) = (words[a], words[b]);
-    let other = ptx::shuffle_xor_u32(select(upper, wa, wb), mask);
-    words[a] = select(upper, other, wa);
-    words[b] = select(upper, wb, other);
-}
-
-/// Query tile of the current tile, once the consumers are done with the last one.
-#[cube]
-fn load_queries(ctx: &mut HopperCtx<'_>, parity: u32) {
-    let shape = comptime!(ctx.shape);
-    ptx::mbar_wait(ctx.bar(1u32), parity ^ 1u32);
-    ptx::mbar_expect(ctx.bar(0u32), comptime!(shape.q_bytes()));
-    #[unroll]
-    for c in 0..comptime!(shape.d.div_ceil(64)) {
-        ptx::tma_load(
-            ctx.q_smem + comptime!(c * shape.rows() * 128),
-            ctx.q_map,
-            comptime!((c * 64) as i32).runtime(),
-            ctx.row0 as i32,
-            ctx.head as i32,
-            ctx.batch as i32,
-            ctx.bar(0u32),
-        );
-    }
-}
-
-#[cube]
-fn load_keys(ctx: &mut HopperCtx<'_>, j: u32) {
-    let shape = comptime!(ctx.shape);
-    let stages = comptime!(shape.stages);
-    let at = ctx.ring(j);
-    let stage = at % stages;
-    let full = ctx.bar(2u32 + stage);
-    ptx::mbar_wait(ctx.bar(2u32 + stages + stage), (at / stages % 2u32) ^ 1u32);
-    ptx::mbar_expect(full, comptime!(shape.k_bytes()));
-    #[unroll]
-    for c in 0..comptime!(shape.d.div_ceil(64)) {
-        ptx::tma_load(
-            ctx.k_smem + stage * comptime!(shape.k_bytes()) + comptime!(c * shape.block * 128),
-            ctx.k_map,
-            comptime!((c * 64) as i32).runtime(),
-            (j * comptime!(shape.block)) as i32,
-            ctx.head_kv as i32,
-            ctx.batch as i32,
-            full,
-        );
-    }
-}
-
-/// Value block j. Rows past the tensor arrive as zeros; rows past the sequence's length are
-/// zeroed by the producer's warp before the consumers see the stage, since 0 * NaN is NaN.
-#[cube]
-#[allow(
-    clippy::collapsible_if,
-    reason = "the outer guard is comptime, the inner is not"
-)]
-fn load_values(ctx: &mut HopperCtx<'_>, j: u32) {
-    let shape = comptime!(ctx.shape);
-    let stages = comptime!(shape.stages);
-    let at = ctx.ring(j);
-    let stage = at % stages;
-    let full = ctx.bar(2u32 + 2u32 * stages + stage);
-    let row0 = j * comptime!(shape.block);
-    let end = row0 + comptime!(shape.block);
-    let mut lands = full;
-    let mut mend = false;
-    if comptime!(shape.ragged) {
-        mend = end > ctx.len_kv && ctx.len_kv < ctx.s_kv;
-        if mend {
-            lands = ctx.bar(2u32 + 4u32 * stages);
-        }
-    }
-    if UNIT_POS == 0u32 {
-        ptx::mbar_wait(
-            ctx.bar(2u32 + 3u32 * stages + stage),
-            (at / stages % 2u32) ^ 1u32,
-        );
-        ptx::mbar_expect(lands, comptime!(shape.v_bytes()));
-        #[unroll]
-        for c in 0..comptime!(shape.d_v.div_ceil(64)) {
-            ptx::tma_load(
-                ctx.v_smem + stage * comptime!(shape.v_bytes()) + comptime!(c * shape.block * 128),
-                ctx.v_map,
-                comptime!((c * 64) as i32).runtime(),
-                row0 as i32,
-                ctx.head_kv as i32,
-                ctx.batch as i32,
-                lands,
-            );
-        }
-    }
-    if comptime!(shape.ragged) {
-        if mend {
-            zero_past_length(ctx, stage, row0, lands, full);
-        }
-    }
-}
-
-#[cube]
-fn zero_past_length(ctx: &mut HopperCtx<'_>, stage: u32, row0: u32, lands: u32, full: u32) {
-    let shape = comptime!(ctx.shape);
-    sync_plane();
-    ptx::mbar_wait(lands, ctx.mended % 2u32);
-    ctx.mended += 1u32;
-    let mut row = ctx.len_kv.max(row0) - row0 + UNIT_POS;
-    while row < comptime!(shape.block) {
-        #[unroll]
-        for c in 0..comptime!(shape.d_v.div_ceil(64)) {
-            // The swizzle permutes 16-byte chunks within a row of 128 bytes.
-            let line = ctx.v_smem
-                + stage * comptime!(shape.v_bytes())
-                + comptime!(c * shape.block * 128)
-                + row * 128u32;
-            #[unroll]
-            for chunk in 0..8u32 {
-                ptx::store_zero16(line + chunk * 16u32);
-            }
-        }
-        row += 32u32;
-    }
-    ptx::fence_async();
-    sync_plane();
-    if UNIT_POS == 0u32 {
-        ptx::mbar_arrive(full);
+        store_rows(ctx, done);
     }
 }

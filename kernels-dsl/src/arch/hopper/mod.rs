@@ -4,8 +4,10 @@
 
 mod forward;
 mod kernels;
+mod loads;
 mod operands;
 mod ptx;
+mod store;
 
 pub use forward::*;
 pub use kernels::*;

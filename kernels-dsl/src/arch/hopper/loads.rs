@@ -1,0 +1,126 @@
+//! The producer: what one warp brings into the stages by TMA.
+
+use cubecl::prelude::*;
+
+use super::{HopperCtx, ptx};
+
+/// Query tile of the current tile, once the consumers are done with the last one.
+#[cube]
+pub(super) fn load_queries(ctx: &mut HopperCtx<'_>, parity: u32) {
+    let shape = comptime!(ctx.shape);
+    ptx::mbar_wait(ctx.bar(1u32), parity ^ 1u32);
+    ptx::mbar_expect(ctx.bar(0u32), comptime!(shape.q_bytes()));
+    #[unroll]
+    for c in 0..comptime!(shape.d.div_ceil(64)) {
+        ptx::tma_load(
+            ctx.q_smem + comptime!(c * shape.rows() * 128),
+            ctx.q_map,
+            comptime!((c * 64) as i32).runtime(),
+            ctx.row0 as i32,
+            ctx.head as i32,
+            ctx.batch as i32,
+            ctx.bar(0u32),
+        );
+    }
+}
+
+#[cube]
+pub(super) fn load_keys(ctx: &mut HopperCtx<'_>, j: u32) {
+    let shape = comptime!(ctx.shape);
+    let stages = comptime!(shape.stages);
+    let at = ctx.ring(j);
+    let stage = at % stages;
+    let full = ctx.bar(2u32 + stage);
+    ptx::mbar_wait(ctx.bar(2u32 + stages + stage), (at / stages % 2u32) ^ 1u32);
+    ptx::mbar_expect(full, comptime!(shape.k_bytes()));
+    #[unroll]
+    for c in 0..comptime!(shape.d.div_ceil(64)) {
+        ptx::tma_load(
+            ctx.k_smem + stage * comptime!(shape.k_bytes()) + comptime!(c * shape.block * 128),
+            ctx.k_map,
+            comptime!((c * 64) as i32).runtime(),
+            (j * comptime!(shape.block)) as i32,
+            ctx.head_kv as i32,
+            ctx.batch as i32,
+            full,
+        );
+    }
+}
+
+/// Value block j. Rows past the tensor arrive as zeros; rows past the sequence's length are
+/// zeroed by the producer's warp before the consumers see the stage, since 0 * NaN is NaN.
+#[cube]
+#[allow(
+    clippy::collapsible_if,
+    reason = "the outer guard is comptime, the inner is not"
+)]
+pub(super) fn load_values(ctx: &mut HopperCtx<'_>, j: u32) {
+    let shape = comptime!(ctx.shape);
+    let stages = comptime!(shape.stages);
+    let at = ctx.ring(j);
+    let stage = at % stages;
+    let full = ctx.bar(2u32 + 2u32 * stages + stage);
+    let row0 = j * comptime!(shape.block);
+    let end = row0 + comptime!(shape.block);
+    let mut lands = full;
+    let mut mend = false;
+    if comptime!(shape.ragged) {
+        mend = end > ctx.len_kv && ctx.len_kv < ctx.s_kv;
+        if mend {
+            lands = ctx.bar(2u32 + 4u32 * stages);
+        }
+    }
+    if UNIT_POS == 0u32 {
+        ptx::mbar_wait(
+            ctx.bar(2u32 + 3u32 * stages + stage),
+            (at / stages % 2u32) ^ 1u32,
+        );
+        ptx::mbar_expect(lands, comptime!(shape.v_bytes()));
+        #[unroll]
+        for c in 0..comptime!(shape.d_v.div_ceil(64)) {
+            ptx::tma_load(
+                ctx.v_smem + stage * comptime!(shape.v_bytes()) + comptime!(c * shape.block * 128),
+                ctx.v_map,
+                comptime!((c * 64) as i32).runtime(),
+                row0 as i32,
+                ctx.head_kv as i32,
+                ctx.batch as i32,
+                lands,
+            );
+        }
+    }
+    if comptime!(shape.ragged) {
+        if mend {
+            zero_past_length(ctx, stage, row0, lands, full);
+        }
+    }
+}
+
+#[cube]
+fn zero_past_length(ctx: &mut HopperCtx<'_>, stage: u32, row0: u32, lands: u32, full: u32) {
+    let shape = comptime!(ctx.shape);
+    sync_plane();
+    ptx::mbar_wait(lands, ctx.mended % 2u32);
+    ctx.mended += 1u32;
+    let mut row = ctx.len_kv.max(row0) - row0 + UNIT_POS;
+    while row < comptime!(shape.block) {
+        #[unroll]
+        for c in 0..comptime!(shape.d_v.div_ceil(64)) {
+            // The swizzle permutes 16-byte chunks within a row of 128 bytes.
+            let line = ctx.v_smem
+                + stage * comptime!(shape.v_bytes())
+                + comptime!(c * shape.block * 128)
+                + row * 128u32;
+            #[unroll]
+            for chunk in 0..8u32 {
+                ptx::store_zero16(line + chunk * 16u32);
+            }
+        }
+        row += 32u32;
+    }
+    ptx::fence_async();
+    sync_plane();
+    if UNIT_POS == 0u32 {
+        ptx::mbar_arrive(full);
+    }
+}

@@ -1,0 +1,80 @@
+//! Results of a consumer warpgroup, from the accumulator's registers to memory.
+
+use cubecl::prelude::*;
+
+use super::{HopperCtx, ptx};
+use crate::attention::Finished;
+
+/// out rows in 16-byte stores, and lse. Rows past len_q give 0 and -inf, rows past the tensor
+/// nothing.
+#[cube]
+pub(super) fn store_rows(ctx: &mut HopperCtx<'_>, done: &Finished) {
+    let groups = comptime!(ctx.shape.d_v / 8);
+    let row = ctx.row0 + ctx.thread_row();
+    let lane = UNIT_POS % 4u32;
+    #[unroll]
+    for r in 0..2usize {
+        let at = row + comptime!(8 * r as u32);
+        let alive = at < ctx.len_q;
+        let inverse = select(alive, done.inverse[r], 0.0f32);
+        let to = ctx.out_layout.base(ctx.batch, ctx.head) + at as usize * ctx.out_layout.row;
+        // Four groups of 8 columns at a time: the quad's lanes hold 2 columns of each, and
+        // leave with 8 columns of one.
+        #[unroll]
+        for quad in 0..comptime!(groups.div_ceil(4)) {
+            let mut words = Array::<u32>::new(4usize);
+            #[unroll]
+            for g in 0..4u32 {
+                let group = comptime!(4 * quad + g);
+                words[g as usize] = if comptime!(group < groups) {
+                    let lo = ptx::bank_get(comptime!(4 * group + 2 * r as u32)) * inverse;
+                    let hi = ptx::bank_get(comptime!(4 * group + 2 * r as u32 + 1)) * inverse;
+                    ptx::pack2(lo, hi, comptime!(ctx.shape.ty))
+                } else {
+                    0u32.runtime()
+                };
+            }
+            quad_transpose(&mut words, lane);
+            let group = comptime!(4 * quad) + lane;
+            if at < ctx.s_q && group < groups {
+                let mut line = Vector::<u32, Const<4>>::zeroed();
+                #[unroll]
+                for w in 0..4usize {
+                    line.insert(w, select(alive, words[w], 0u32));
+                }
+                ctx.out[to + group as usize] = line;
+            }
+        }
+        if lane == 0u32 && at < ctx.s_q {
+            let to = ctx.lse_layout.base(ctx.batch, ctx.head) + at as usize * ctx.lse_layout.row;
+            ctx.lse[to] = select(alive, done.lse[r], ctx.neg_inf);
+        }
+    }
+}
+
+/// Word g of lane l -> word l of lane g, over the four lanes of a quad.
+#[cube]
+fn quad_transpose(words: &mut Array<u32>, lane: u32) {
+    let odd = lane % 2u32 == 1u32;
+    let high = lane >= 2u32;
+    exchange(words, 0usize, 1usize, odd, 1u32);
+    exchange(words, 2usize, 3usize, odd, 1u32);
+    exchange(words, 0usize, 2usize, high, 2u32);
+    exchange(words, 1usize, 3usize, high, 2u32);
+}
+
+/// Lanes with `upper` unset keep word a and get the partner's a as their b; the others keep b
+/// and get the partner's b as their a.
+#[cube]
+fn exchange(
+    words: &mut Array<u32>,
+    #[comptime] a: usize,
+    #[comptime] b: usize,
+    upper: bool,
+    #[comptime] mask: u32,
+) {
+    let (wa, wb) = (words[a], words[b]);
+    let other = ptx::shuffle_xor_u32(select(upper, wa, wb), mask);
+    words[a] = select(upper, other, wa);
+    words[b] = select(upper, wb, other);
+}
