@@ -2,7 +2,7 @@
 
 use cubecl::prelude::Client;
 use flashcube::attention::IssueOrder;
-use flashcube::{Caps, DType, Error, Policy, RoleSplit};
+use flashcube::{Caps, DType, Error, Policy, RoleSplit, TierName};
 use flashcube_reference as reference;
 use serde::Serialize;
 
@@ -180,6 +180,7 @@ pub fn run(client: &Client, filter: &Filter, seed: u64, mut progress: impl FnMut
     let required: Vec<Required> = required(backend)
         .into_iter()
         .filter(|r| !filter.narrows() || wanted.iter().any(|p| concerns(r, p)))
+        .filter(|r| r.applies_to(&caps))
         .filter(|r| filter.kernel.is_none_or(|k| k == r.kernel))
         .filter(|r| filter.dtype.is_none_or(|d| d == r.dtype))
         .collect();
@@ -298,9 +299,17 @@ fn wrong_blueprint(problem: &Problem, policy: Policy, launched: &Launched) -> Op
     let asked = launched.attend.is_none_or(|ran| {
         ran.tier == problem.tier()
             && ran.roles == policy.roles.unwrap_or(RoleSplit::None)
-            && ran.order == policy.order.unwrap_or(IssueOrder::Sequential)
+            && ran.order == policy.order.unwrap_or(usual_order(ran.tier))
+            && policy.tile.is_none_or(|tile| tile == (ran.rows, ran.block))
     });
     (!right || !asked).then(|| format!("{name} ran, not {prefix} with {policy:?}"))
+}
+
+fn usual_order(tier: TierName) -> IssueOrder {
+    match tier {
+        TierName::Unit => IssueOrder::Sequential,
+        TierName::Hopper => IssueOrder::ScoresAhead,
+    }
 }
 
 /// Same input, same blueprint, same device: same bits.

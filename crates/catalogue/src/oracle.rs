@@ -148,12 +148,14 @@ pub(crate) fn forward_rounded(
     arrays: &BTreeMap<&'static str, Array>,
 ) -> Output {
     let hooks = Hooks::of(arrays);
+    let on_matrix_units = bounds::Arithmetic::of(problem) != bounds::Arithmetic::Fma;
     let rounding = Rounding {
-        p: Some(match problem.tier() {
-            flashcube::TierName::Unit => |p| f64::from(p as f32),
-            _ => rounder(problem),
+        p: Some(match on_matrix_units {
+            false => |p| f64::from(p as f32),
+            true => rounder(problem),
         }),
-        sum_of_rounded: true,
+        // Matrix tiers sum P before it is rounded.
+        sum_of_rounded: !on_matrix_units,
         out: rounder(problem),
     };
     let [q, k, v] = ["q", "k", "v"].map(|name| tensor(arrays, name));

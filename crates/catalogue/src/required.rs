@@ -127,6 +127,8 @@ pub struct Features {
     pub single: &'static [&'static str],
     /// Checked in every dtype that the backend must offer.
     pub every: &'static [&'static str],
+    /// Checked in f16 and bf16 on CUDA devices of compute capability 9.0.
+    pub hopper: &'static [&'static str],
 }
 
 /// What each kernel must show.
@@ -157,6 +159,7 @@ pub const FEATURES: [Features; 5] = [
             "values",
             "models",
         ],
+        hopper: &["hopper"],
     },
     Features {
         kernel: Kernel::AttendBackward,
@@ -177,11 +180,13 @@ pub const FEATURES: [Features; 5] = [
             "models",
         ],
         every: &["sizes", "causal", "values"],
+        hopper: &[],
     },
     Features {
         kernel: Kernel::MergePartials,
         single: &["empty", "strides", "head_dims", "values", "models"],
         every: &["partials", "empty_partials"],
+        hopper: &[],
     },
     Features {
         kernel: Kernel::DequantizeInt4,
@@ -195,15 +200,29 @@ pub const FEATURES: [Features; 5] = [
             "act_order",
             "strides",
         ],
+        hopper: &[],
     },
     Features {
         kernel: Kernel::HadamardTransform,
         single: &["empty", "strides"],
         every: &["sizes", "signs"],
+        hopper: &[],
     },
 ];
 
-/// The rows required of a backend: every feature that its dtypes and bindings allow.
+impl Required {
+    /// Whether a device of the backend has what the row is about.
+    pub fn applies_to(&self, caps: &Caps) -> bool {
+        let of_kernel = FEATURES.iter().filter(|f| f.kernel == self.kernel);
+        let needs_hopper = of_kernel
+            .flat_map(|f| f.hopper)
+            .any(|&feature| feature == self.feature);
+        !needs_hopper || caps.sm == Some(90)
+    }
+}
+
+/// The rows required of a backend: every feature that its dtypes and bindings allow. Those of a
+/// tier are required of the backend's devices that have it, see [`Required::applies_to`].
 pub fn required(backend: BackendName) -> Vec<Required> {
     let row = |kernel, dtype, feature| Required {
         kernel,
@@ -216,11 +235,17 @@ pub fn required(backend: BackendName) -> Vec<Required> {
         kernel,
         single,
         every,
+        hopper,
     } in FEATURES
     {
         rows.extend(single.iter().map(|&f| row(kernel, DType::F32, f)));
         for &dtype in backend.dtypes() {
             rows.extend(every.iter().map(|&f| row(kernel, dtype, f)));
+        }
+        if backend == BackendName::Cuda {
+            for dtype in [DType::F16, DType::BF16] {
+                rows.extend(hopper.iter().map(|&f| row(kernel, dtype, f)));
+            }
         }
     }
     rows.retain(|r| bindings(r.kernel, r.feature) <= backend.bindings());

@@ -25,6 +25,14 @@ pub struct LoopPlan {
     pub folded: bool,
 }
 
+impl LoopPlan {
+    /// Whether some blocks run a maskless copy of the step: documents and boolean masks may hide
+    /// a key of any block. Without a left edge the interior reaches down to the first block.
+    fn has_interior(self) -> bool {
+        self.segmented && !self.features.irregular()
+    }
+}
+
 /// Everything the loop carries from block to block.
 #[derive(CubeType)]
 struct Carried<T: Tier> {
@@ -88,7 +96,7 @@ fn sequential<T: Tier>(
     let right = range.end - range.inner_end;
     let left = range.end - range.inner_start;
     let all = range.end - range.start;
-    if comptime!(plan.segmented) {
+    if comptime!(plan.has_interior()) {
         for t in 0..right {
             let j = range.end - 1u32 - t;
             sequential_step::<T>(ctx, carried, at, inputs, j, true, plan, roles);
@@ -97,9 +105,11 @@ fn sequential<T: Tier>(
             let j = range.end - 1u32 - t;
             sequential_step::<T>(ctx, carried, at, inputs, j, false, plan, roles);
         }
-        for t in left..all {
-            let j = range.end - 1u32 - t;
-            sequential_step::<T>(ctx, carried, at, inputs, j, true, plan, roles);
+        if comptime!(plan.features.band_left) {
+            for t in left..all {
+                let j = range.end - 1u32 - t;
+                sequential_step::<T>(ctx, carried, at, inputs, j, true, plan, roles);
+            }
         }
     } else {
         for t in 0..all {
@@ -176,15 +186,17 @@ fn scores_ahead<T: Tier>(
         let right = (range.end - range.inner_end).max(1u32);
         let left = (range.end - range.inner_start).max(1u32);
         let all = range.end - range.start;
-        if comptime!(plan.segmented) {
+        if comptime!(plan.has_interior()) {
             for t in 1u32..right {
                 ahead_step::<T>(ctx, carried, at, inputs, first - t, true, plan, roles);
             }
             for t in right..left {
                 ahead_step::<T>(ctx, carried, at, inputs, first - t, false, plan, roles);
             }
-            for t in left..all {
-                ahead_step::<T>(ctx, carried, at, inputs, first - t, true, plan, roles);
+            if comptime!(plan.features.band_left) {
+                for t in left..all {
+                    ahead_step::<T>(ctx, carried, at, inputs, first - t, true, plan, roles);
+                }
             }
         } else {
             for t in 1u32..all {

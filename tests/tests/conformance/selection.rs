@@ -2,8 +2,8 @@
 
 use flashcube::attention::{IssueOrder, LogitFeatures, MaskWidth};
 use flashcube::{
-    AttendBlueprint, AttendKey, AttendOp, Caps, DType, Family, NARROW_REACH, NotAvailable, Policy,
-    RoleSplit, TierName, select_attend,
+    AttendBlueprint, AttendKey, AttendOp, Caps, DType, Family, Fault, NARROW_REACH, NotAvailable,
+    Policy, RoleSplit, TierName, select_attend,
 };
 
 fn cuda(device: &str, sm: u32, shared_memory: usize) -> Caps {
@@ -268,4 +268,190 @@ fn a_blueprint_prints_as_one_line() {
     let blueprint = select(&masked, &gpus()[3], Policy::default()).unwrap();
     let line = "attn_fwd/unit/bf16/d64v32/q64xkv8/vec4/segmented/softcap/right";
     assert_eq!(blueprint.to_string(), line);
+}
+
+/// bf16, dense rows.
+fn half_key(d: usize, d_v: usize) -> AttendKey {
+    AttendKey {
+        dtype: DType::BF16,
+        d_v,
+        tma: true,
+        ..key(d, 4096)
+    }
+}
+
+fn forced_hopper() -> Policy {
+    Policy {
+        tier: Some(TierName::Hopper),
+        ..Policy::default()
+    }
+}
+
+#[test]
+fn hopper_gpus_run_16_bit_forward_on_the_hopper_tier() {
+    for caps in gpus() {
+        let hopper = caps.sm == Some(90);
+        for dtype in [DType::F16, DType::BF16] {
+            for (d, d_v) in [
+                (8, 8),
+                (40, 72),
+                (64, 64),
+                (128, 128),
+                (192, 128),
+                (256, 256),
+            ] {
+                let wanted = AttendKey {
+                    dtype,
+                    ..half_key(d, d_v)
+                };
+                let blueprint = select(&wanted, &caps, Policy::default()).unwrap();
+                let tier = [TierName::Unit, TierName::Hopper][usize::from(hopper)];
+                assert_eq!(blueprint.tier, tier, "{}: {blueprint}", caps.device);
+                if hopper {
+                    assert_eq!(blueprint.order, IssueOrder::ScoresAhead);
+                    assert!(blueprint.units() <= caps.units_per_cube as usize);
+                    assert!(blueprint.folded, "{blueprint}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_the_hopper_tier_cannot_do_falls_to_the_unit_tier_and_is_named_when_forced() {
+    let good = half_key(64, 64);
+    let h200 = &gpus()[3];
+    let cases = [
+        (
+            "hopper tier's dtypes",
+            "f32",
+            AttendKey {
+                dtype: DType::F32,
+                ..good
+            },
+        ),
+        ("d of the hopper tier", "12", half_key(12, 64)),
+        ("d_v of the hopper tier", "12", half_key(64, 12)),
+        ("d of the hopper tier", "264", half_key(264, 264)),
+        (
+            "hopper tier",
+            "backward",
+            AttendKey {
+                op: AttendOp::Backward,
+                ..good
+            },
+        ),
+        // Broadcast over the batch (stride 0), or rows that are not 16 bytes apart.
+        (
+            "TMA addressing",
+            "16-byte strides and start",
+            AttendKey { tma: false, ..good },
+        ),
+    ];
+    for (limit, needed, wanted) in cases {
+        let free = select(&wanted, h200, Policy::default()).unwrap();
+        assert_eq!(free.tier, TierName::Unit, "{limit}");
+        let (found, value, _) = limit_of(select(&wanted, h200, forced_hopper()));
+        assert_eq!((found, value.as_str()), (limit, needed));
+    }
+}
+
+#[test]
+fn forcing_the_hopper_tier_elsewhere_names_the_compute_capability() {
+    let others = gpus().into_iter().filter(|caps| caps.sm != Some(90));
+    let devices = [cpu(2), lavapipe(), apple()];
+    for caps in others.chain(devices) {
+        let wanted = AttendKey {
+            dtype: DType::F16,
+            ..half_key(64, 64)
+        };
+        let (limit, needed, available) = limit_of(select(&wanted, &caps, forced_hopper()));
+        let have = caps.sm.map_or("none".into(), |sm| sm.to_string());
+        assert_eq!(
+            (limit, needed, available),
+            ("compute capability", "90".into(), have),
+            "{}",
+            caps.device
+        );
+    }
+}
+
+#[test]
+fn hopper_tiles_follow_the_head_dimension_and_the_band() {
+    let h100 = &gpus()[2];
+    let tile = |d, d_v, banded| {
+        let features = LogitFeatures {
+            band_right: banded,
+            ..LogitFeatures::default()
+        };
+        let wanted = AttendKey {
+            features,
+            ..half_key(d, d_v)
+        };
+        let blueprint = select(&wanted, h100, Policy::default()).unwrap();
+        (blueprint.rows, blueprint.block)
+    };
+    assert_eq!(tile(64, 64, false), (192, 128));
+    assert_eq!(tile(96, 96, false), (128, 176));
+    assert_eq!(tile(128, 128, true), (128, 128));
+    assert_eq!(tile(192, 128, true), (128, 128));
+    assert_eq!(tile(192, 192, false), (128, 112));
+    assert_eq!(tile(256, 256, true), (128, 80));
+    // Hooks that read memory for every score get shorter blocks.
+    let mut features = LogitFeatures {
+        bias: true,
+        ..LogitFeatures::default()
+    };
+    for block in [64, 32] {
+        let wanted = AttendKey {
+            features,
+            ..half_key(128, 128)
+        };
+        let blueprint = select(&wanted, h100, Policy::default()).unwrap();
+        assert_eq!((blueprint.rows, blueprint.block), (128, block));
+        features.documents = true;
+    }
+    for (tile, limit) in [
+        ((96, 128), "hopper tier's tiles"),
+        ((128, 24), "hopper tier's tiles"),
+        ((128, 272), "hopper tier's tiles"),
+        ((192, 256), "shared memory (bytes)"),
+    ] {
+        let policy = Policy {
+            tile: Some(tile),
+            ..forced_hopper()
+        };
+        let refused = select(&half_key(128, 128), h100, policy);
+        assert_eq!(limit_of(refused).0, limit, "{tile:?}");
+    }
+}
+
+#[test]
+fn a_scale_that_is_not_positive_is_not_folded() {
+    let wanted = AttendKey {
+        positive_scale: false,
+        ..half_key(64, 64)
+    };
+    let blueprint = select(&wanted, &gpus()[3], Policy::default()).unwrap();
+    assert_eq!(
+        (blueprint.tier, blueprint.folded),
+        (TierName::Hopper, false)
+    );
+}
+
+#[test]
+fn faults_and_split_roles_stay_on_the_unit_tier() {
+    for policy in [
+        Policy {
+            fault: Some(Fault::LseBase2),
+            ..Policy::default()
+        },
+        Policy {
+            roles: Some(RoleSplit::Softmax),
+            ..Policy::default()
+        },
+    ] {
+        let blueprint = select(&half_key(64, 64), &gpus()[3], policy).unwrap();
+        assert_eq!(blueprint.tier, TierName::Unit);
+    }
 }

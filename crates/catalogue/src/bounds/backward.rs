@@ -25,7 +25,7 @@ pub(crate) fn backward(
     attend: &Attend,
     inputs: &Inputs,
 ) -> Result<Vec<Expected>, reference::Error> {
-    let scores = Scores::new(attend, inputs);
+    let scores = Scores::new(problem, attend, inputs);
     let d_out = oracle::tensor(&inputs.arrays, "d_out");
     let options = scores.hooks.options(attend);
     let exact = reference::backward(&scores.q, &scores.k, &scores.v, &d_out, &options, None)?;

@@ -6,7 +6,7 @@ use flashcube_reference::Tensor4;
 use rayon::prelude::*;
 
 use super::mixture::{MixtureError, Term, mixture};
-use super::{TABLE, U, rows_of};
+use super::{Arithmetic, TABLE, U, rows_of};
 use crate::inputs::Inputs;
 use crate::oracle::{self, Expected, Hooks};
 use crate::problem::{Attend, Problem};
@@ -14,6 +14,7 @@ use crate::problem::{Attend, Problem};
 /// A problem in f64, ready to be asked about single scores.
 pub(super) struct Scores<'a> {
     pub(super) attend: &'a Attend,
+    pub(super) arithmetic: Arithmetic,
     pub(super) hooks: Hooks,
     pub(super) q: Tensor4,
     pub(super) k: Tensor4,
@@ -29,9 +30,10 @@ pub(super) struct LogitError {
 }
 
 impl<'a> Scores<'a> {
-    pub(super) fn new(attend: &'a Attend, inputs: &Inputs) -> Self {
+    pub(super) fn new(problem: &Problem, attend: &'a Attend, inputs: &Inputs) -> Self {
         Self {
             attend,
+            arithmetic: Arithmetic::of(problem),
             hooks: Hooks::of(&inputs.arrays),
             q: oracle::tensor(&inputs.arrays, "q"),
             k: oracle::tensor(&inputs.arrays, "k"),
@@ -68,7 +70,7 @@ impl<'a> Scores<'a> {
             magnitude += (scale * q * k).abs();
         }
         // d rounded products and sums, the scale, and its quotient with the cap.
-        let mut error = (a.d as f64 + 2.0) * U * magnitude;
+        let mut error = (self.arithmetic.dot(a.d as f64) + 2.0 * U) * magnitude;
         let (mut derivative, mut derivative_error) = (1.0, 0.0);
         if let Some(cap) = a.softcap.map(f64::from) {
             let t = (x / cap).tanh();
@@ -78,19 +80,24 @@ impl<'a> Scores<'a> {
             derivative = 1.0 - t * t;
             derivative_error = 2.0 * t_error + 2.0 * U;
         }
+        let mut parts = x.abs();
         if let Some(slopes) = &self.hooks.alibi {
             let penalty = slopes[h] * (self.diagonal(b, i) - j as f64).abs();
             x -= penalty;
+            parts += penalty.abs();
             error += U * (penalty.abs() + x.abs());
         }
         if let Some((data, shape)) = &self.hooks.bias {
-            x += reference::Broadcast {
+            let bias = reference::Broadcast {
                 data,
                 shape: *shape,
-            }
-            .get(b, h, i, j);
+            };
+            let bias = bias.get(b, h, i, j);
+            x += bias;
+            parts += bias.abs();
             error += U * x.abs();
         }
+        error += self.arithmetic.logit_to_base(parts);
         LogitError {
             error,
             derivative,
@@ -133,7 +140,7 @@ impl<'a> Scores<'a> {
             .collect();
         let records = records(terms.iter().map(|t| t.weight))
             .max(records(terms.iter().rev().map(|t| t.weight)));
-        Ok(mixture(&terms, out, lse, records))
+        Ok(mixture(&terms, out, lse, records, self.arithmetic))
     }
 }
 
@@ -154,7 +161,7 @@ pub(crate) fn forward(
     attend: &Attend,
     inputs: &Inputs,
 ) -> Result<Vec<Expected>, reference::Error> {
-    let scores = Scores::new(attend, inputs);
+    let scores = Scores::new(problem, attend, inputs);
     let options = scores.hooks.options(attend);
     let exact = reference::forward(&scores.q, &scores.k, &scores.v, &options)?;
     let ideal = oracle::forward_rounded(problem, attend, &inputs.arrays);

@@ -1,6 +1,6 @@
 //! Weighted means whose weights are exponentials: the heart of forward and merge.
 
-use super::{TABLE, TINY, U, exp_error, log_error, rows};
+use super::{Arithmetic, TABLE, TINY, U, log_error, rows};
 use crate::oracle::Expected;
 use crate::problem::{MergeSizes, Problem};
 
@@ -26,20 +26,27 @@ pub(crate) struct MixtureError {
 /// and the rounding of sums over the terms.
 ///
 /// `out` `[d_v]` and `lse` are exact; `records` is how often the running maximum moved.
-pub(crate) fn mixture(terms: &[Term<'_>], out: &[f64], lse: f64, records: usize) -> MixtureError {
+pub(crate) fn mixture(
+    terms: &[Term<'_>],
+    out: &[f64],
+    lse: f64,
+    records: usize,
+    arithmetic: Arithmetic,
+) -> MixtureError {
     let records = records as f64;
     // Subtraction, exponential, and for every record one more of both and a product.
-    let per_record = 2.0 * U * TABLE.exp_ulps + 2.0 * U;
+    let per_record = arithmetic.exp(0.0) + 2.0 * U;
     let exponents: Vec<f64> = terms
         .iter()
         .map(|t| {
             let z = t.distance.abs();
-            t.logit_error + U * z + exp_error(z) + records * per_record
+            t.logit_error + U * z + arithmetic.exp(z) + records * per_record
         })
         .collect();
     let relative: Vec<f64> = exponents.iter().map(|e| e.exp_m1()).collect();
     let total: f64 = terms.iter().zip(&relative).map(|(t, e)| t.weight * e).sum();
-    let count = terms.len() as f64 + records;
+    let keys = terms.len() as f64;
+    let count = keys + records;
 
     let mut delta = vec![0.0; out.len()];
     for (x, delta) in delta.iter_mut().enumerate() {
@@ -55,9 +62,10 @@ pub(crate) fn mixture(terms: &[Term<'_>], out: &[f64], lse: f64, records: usize)
             true => (drift / (1.0 - total)).min(widest),
             false => widest,
         };
-        let sums = count * U * (magnitude + out[x].abs());
+        let sums = arithmetic.values(keys, records) * magnitude + count * U * out[x].abs();
         let division = (2.0 * TABLE.division_ulps + 1.0) * U * out[x].abs();
-        *delta = drift + sums + division + TINY * (1.0 + count * widest);
+        let rounded = arithmetic.rounded_weights(terms, &relative, x);
+        *delta = drift + sums + division + rounded + TINY * (1.0 + count * widest);
     }
 
     let sum: f64 = (lse - largest_logit(terms, lse)).exp();
@@ -65,7 +73,8 @@ pub(crate) fn mixture(terms: &[Term<'_>], out: &[f64], lse: f64, records: usize)
         true => -(-total).ln_1p(),
         false => exponents.iter().copied().fold(0.0, f64::max),
     };
-    let rounding = U * (lse.abs() + largest_logit(terms, lse).abs());
+    let magnitude = lse.abs() + largest_logit(terms, lse).abs();
+    let rounding = U * magnitude + arithmetic.lse_from_base(magnitude);
     MixtureError {
         out: delta,
         lse: weights + count * U + log_error(sum) + rounding,
@@ -112,7 +121,7 @@ pub(crate) fn merge(
             })
             .collect();
         // The maximum is known before the first weight is taken.
-        let error = mixture(&terms, &out[columns], lse[row], 0);
+        let error = mixture(&terms, &out[columns], lse[row], 0, Arithmetic::Fma);
         out_delta.extend(error.out);
         lse_delta.push(error.lse);
     }

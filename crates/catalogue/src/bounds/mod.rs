@@ -10,10 +10,12 @@
 //! arithmetic within the limits of [`TABLE`] can make before the final rounding. Section numbers
 //! below are those of docs/numerics.md.
 
+mod arithmetic;
 mod backward;
 mod forward;
 mod mixture;
 
+pub(crate) use arithmetic::Arithmetic;
 pub(crate) use backward::backward;
 pub(crate) use forward::forward;
 pub(crate) use mixture::merge;
@@ -46,6 +48,12 @@ pub struct Table {
     pub division_ulps: f64,
     /// tanh(x) is off by so much.
     pub tanh_absolute: f64,
+    /// 2^x, x exact, is off by so many ULP on matrix tiers.
+    pub exp2_ulps: f64,
+    /// An addition within a matrix unit is off by so many ULP of the sum of magnitudes.
+    pub matrix_ulps: f64,
+    /// How far rounded weights add up, in root sums of squares of their largest errors.
+    pub weight_deviations: f64,
     /// Weight of the ideal's error in the bound.
     pub ideal: f64,
     /// Weight of delta in the bound.
@@ -60,6 +68,9 @@ pub const TABLE: Table = Table {
     log_absolute: 1.0 / (1u64 << 21) as f64,
     division_ulps: 2.5,
     tanh_absolute: 1e-5,
+    exp2_ulps: 2.0,
+    matrix_ulps: 1.0,
+    weight_deviations: 4.0,
     ideal: 2.0,
     delta: 2.0,
 };

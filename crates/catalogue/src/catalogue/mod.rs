@@ -2,6 +2,7 @@
 
 mod attention;
 mod backward;
+mod hopper;
 mod models;
 mod packed;
 mod rows;
@@ -19,6 +20,7 @@ pub fn problems() -> Vec<Problem> {
         attention::logits(),
         attention::values(),
         attention::schedules(),
+        hopper::entries(),
         backward::entries(),
         rows::merge(),
         rows::hadamard(),
@@ -71,8 +73,12 @@ impl Entry {
 
     /// In f16 and bf16 as well.
     fn all_dtypes(self) -> Self {
+        self.dtypes(&DType::ALL)
+    }
+
+    fn dtypes(self, dtypes: &[DType]) -> Self {
         Self {
-            dtypes: DType::ALL.to_vec(),
+            dtypes: dtypes.to_vec(),
             ..self
         }
     }

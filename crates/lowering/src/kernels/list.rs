@@ -83,6 +83,39 @@ fn attend_forward(all: &mut Vec<ListedKernel>) {
     ] {
         add(suffix, attention(DType::BF16, 128, 128, features));
     }
+    // Every tile of the Hopper tier that is not above.
+    let plain = LogitFeatures::default();
+    let lengths = LogitFeatures {
+        lengths: true,
+        ..plain
+    };
+    for dtype in [DType::F16, DType::BF16] {
+        for d in [96, 192, 256] {
+            add("", attention(dtype, d, d, plain));
+        }
+        for d in [64, 128] {
+            add("_lengths", attention(dtype, d, d, lengths));
+        }
+    }
+    add("_causal", attention(DType::F16, 192, 128, causal));
+    // One hook that reads memory for every score.
+    let bias = LogitFeatures {
+        bias: true,
+        ..plain
+    };
+    let mask = LogitFeatures {
+        mask: Some(MaskWidth::U8),
+        ..causal
+    };
+    let documents = LogitFeatures {
+        documents: true,
+        ..causal
+    };
+    for d in [64, 128, 256] {
+        add("_bias", attention(DType::BF16, d, d, bias));
+        add("_causal_mask", attention(DType::BF16, d, d, mask));
+        add("_causal_documents", attention(DType::BF16, d, d, documents));
+    }
     for (suffix, policy) in schedules() {
         for (dtype, d) in [(DType::F32, 64), (DType::BF16, 128)] {
             let problem = attention(dtype, d, d, causal);

@@ -1,10 +1,10 @@
 //! The library's own kernels on every architecture.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, ops::RangeInclusive};
 
 use flashcube_lowering::{
-    Arch, Blueprint, Cache, ListedKernel, Lowering, LoweringError, Report, Toolkit, find_kernel,
-    kernels,
+    Arch, Blueprint, Cache, ListedKernel, Lowering, LoweringError, Report, Sass, Toolkit,
+    find_kernel, kernels,
 };
 
 use crate::Named;
@@ -37,6 +37,10 @@ pub(crate) const WITH_TOOLKIT: &[Named] = &[
         every_kernel_on(Arch::Sm100a)
     }),
     ("one_kernel_of_each_kind_on_every_arch", one_of_each_kind),
+    (
+        "hopper_masks_only_the_blocks_that_hide_keys",
+        hopper_interior_is_maskless,
+    ),
 ];
 
 fn names_are_unique() {
@@ -153,4 +157,41 @@ fn one_of_each_kind() {
         let some = names.map(|name| find_kernel(name, arch).unwrap());
         check(&lowering, &some, arch);
     }
+}
+
+/// The innermost loops over key blocks of a causal kernel, shortest first: one compares coordinates
+/// for every score, the other for none.
+fn hopper_interior_is_maskless() {
+    let name = "attend_forward_bf16_d128_causal";
+    let kernel = find_kernel(name, Arch::Sm90a).unwrap();
+    let Blueprint::AttendForward(blueprint) = kernel.blueprint(Arch::Sm90a).unwrap() else {
+        panic!("{name} is no forward kernel");
+    };
+    let source = Blueprint::AttendForward(blueprint).cuda(Arch::Sm90a);
+    let lowered = lowering().lower(&source.unwrap(), Arch::Sm90a).unwrap();
+    let sass = Sass::parse(&lowered.assembly.sass).unwrap();
+    let count = |range: &RangeInclusive<u64>, pattern: &str| {
+        sass.within(range).filter(|i| i.is(pattern)).count()
+    };
+    // Both products of one block: d / 16 instructions for S, block / 16 for O.
+    let products = (blueprint.d + blueprint.block) / 16;
+    let mut loops = sass.loops();
+    loops.retain(|range| count(range, "HGMMA") == products);
+    loops.sort_by_key(|range| range.end() - range.start());
+    let [interior, masked, ..] = &loops[..] else {
+        panic!("loops over blocks: {loops:x?}");
+    };
+    // A thread holds 2 rows by block / 4 columns of scores.
+    let scores = blueprint.block / 2;
+    assert!(count(interior, "MUFU.EX2") >= scores);
+    // Two selects a row: rescaling a row that saw no key. Two compares: the block, the barrier.
+    let (selects, compares) = (count(interior, "FSEL"), count(interior, "ISETP"));
+    assert!(selects <= 4, "{selects} FSEL in the interior");
+    assert!(compares <= 8, "{compares} ISETP in the interior");
+    // Proof that masks would have been counted.
+    let (selects, compares) = (count(masked, "FSEL"), count(masked, "ISETP"));
+    assert!(
+        selects >= scores && compares >= scores,
+        "{selects} {compares}"
+    );
 }
