@@ -80,18 +80,18 @@ pub struct LogitScalars {
 }
 
 /// Where the per-batch and per-token tables start in the table buffer, in words:
-/// len_q [b], len_kv [b], documents of queries [b, s_q] and keys [b, s_kv], slopes [h_q] (f32 bits).
+/// len_q `[b]`, len_kv `[b]`, documents of queries [b, s_q] and keys [b, s_kv], slopes `[h_q]` (f32 bits).
 #[derive(CubeType, CubeLaunch, Clone, Copy)]
 pub struct TableOffsets {
-    /// len_q [b] u32.
+    /// len_q `[b]` u32.
     pub len_q: usize,
-    /// len_kv [b] u32.
+    /// len_kv `[b]` u32.
     pub len_kv: usize,
     /// [b, s_q] u32.
     pub doc_q: usize,
     /// [b, s_kv] u32.
     pub doc_kv: usize,
-    /// [h_q] f32 as bits.
+    /// `[h_q]` f32 as bits.
     pub slopes: usize,
 }
 

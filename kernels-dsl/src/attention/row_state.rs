@@ -19,18 +19,18 @@ pub const LOWEST: f32 = f32::MIN;
 /// row's.
 #[derive(CubeType)]
 pub struct RowState {
-    /// [rows] f32: largest logit so far.
+    /// `[rows]` f32: largest logit so far.
     pub max: Array<f32>,
-    /// [rows] f32: sum of base^(x - max) so far.
+    /// `[rows]` f32: sum of base^(x - max) so far.
     pub sum: Array<f32>,
 }
 
 /// What the epilogue needs of every row.
 #[derive(CubeType)]
 pub struct Finished {
-    /// [rows] f32: 1 / sum, 0 for a row that saw no key.
+    /// `[rows]` f32: 1 / sum, 0 for a row that saw no key.
     pub inverse: Array<f32>,
-    /// [rows] f32: natural log-sum-exp, -inf for a row that saw no key.
+    /// `[rows]` f32: natural log-sum-exp, -inf for a row that saw no key.
     pub lse: Array<f32>,
 }
 
@@ -72,7 +72,7 @@ pub fn weight<X: Exponential>(x: f32, max: f32) -> f32 {
     select(hidden, 0.0f32, e)
 }
 
-/// Logits -> base^(logit - max), in place; sets the factors [rows] by which everything summed
+/// Logits -> base^(logit - max), in place; sets the factors `[rows]` by which everything summed
 /// earlier must be scaled.
 ///
 /// With `folded` the fragment holds raw scores and the logit is `scale * score`: weights become

@@ -92,7 +92,7 @@ pub trait Tier {
     type ScoresEdge: Edge<Ctx = Self::Ctx, Value = <Self::Scores as Fragment>::Regs>;
     /// P, from softmax to multiply.
     type ProbsEdge: Edge<Ctx = Self::Ctx, Value = Self::Probs>;
-    /// Rescale factors [rows], from softmax to correct.
+    /// Rescale factors `[rows]`, from softmax to correct.
     type FactorsEdge: Edge<Ctx = Self::Ctx, Value = Array<f32>>;
     /// Normalisers and lse, from softmax to store.
     type FinishedEdge: Edge<Ctx = Self::Ctx, Value = Finished>;
@@ -119,7 +119,7 @@ pub trait Tier {
     fn load(ctx: &mut Self::Ctx, j: u32);
     /// Weights -> left operand of the second product, in the type that it multiplies.
     fn encode(ctx: &mut Self::Ctx, s: &mut <Self::Scores as Fragment>::Regs, p: &mut Self::Probs);
-    /// acc row r *= factors[r].
+    /// `acc row r *= factors[r]`.
     fn rescale(ctx: &mut Self::Ctx, acc: &mut Self::Acc, factors: &Array<f32>);
     /// Writes acc * inverse and lse for the rows of the tile that exist.
     fn store(ctx: &mut Self::Ctx, acc: &Self::Acc, done: &Finished);

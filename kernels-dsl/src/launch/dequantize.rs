@@ -34,7 +34,7 @@ pub struct PackedWeights {
     pub qzeros: Handle,
     /// Scales, f16.
     pub scales: Handle,
-    /// Group of every row of k, u32 [k]; `None` for k / group.
+    /// Group of every row of k, u32 `[k]`; `None` for k / group.
     pub g_idx: Option<Handle>,
 }
 
@@ -91,7 +91,7 @@ pub struct Dequantized {
     pub blueprint: Option<DequantizeBlueprint>,
 }
 
-/// w[k, n] = scale[g, n] * (code[k, n] - zero[g, n]), g = g_idx[k] or k / group.
+/// `w[k, n] = scale[g, n] * (code[k, n] - zero[g, n])`, `g = g_idx[k]` or `k / group`.
 ///
 /// Exact up to one rounding to the output dtype. Formats: GPTQ v1 and v2 with 2, 3, 4 and 8
 /// bits (AutoGPTQ, GPTQModel), AWQ gemm and gemv with 4 (AutoAWQ).

@@ -14,7 +14,7 @@ use crate::quant::hadamard_transform_fma;
 /// Options of [`hadamard_transform`].
 #[derive(Debug, Clone, Default)]
 pub struct HadamardOptions<'a> {
-    /// Signs [n], true = negative; all positive when absent.
+    /// Signs `[n]`, true = negative; all positive when absent.
     pub signs: Option<&'a [bool]>,
     /// Undo the transform of the same signs.
     pub inverse: bool,

@@ -71,7 +71,7 @@ pub struct AttendOptions<'a> {
     pub mask: Option<BoolMask>,
     /// Additive bias f32 [b or 1, h_q or 1, s_q or 1, s_kv or 1], after softcap and ALiBi.
     pub bias: Option<Tensor<4>>,
-    /// ALiBi slopes [h_q]: x -= slope * |i + shift - j|.
+    /// ALiBi slopes `[h_q]`: x -= slope * |i + shift - j|.
     pub alibi: Option<&'a [f32]>,
     /// Where to write out [b, h_q, s_q, d_v]; allocated dense when absent.
     pub out: Option<Tensor<4>>,

@@ -3,7 +3,7 @@
 use cubecl::prelude::*;
 
 /// y = H diag(signs) x / sqrt(n), or its inverse x = diag(signs) H y / sqrt(n); H in natural
-/// (Sylvester) order, H[i][j] = (-1)^popcount(i & j).
+/// (Sylvester) order, `H[i][j] = (-1)^popcount(i & j)`.
 ///
 /// One cube per row: the row lies in shared memory as f32 and passes log2(n) butterfly stages;
 /// any number of units will do.

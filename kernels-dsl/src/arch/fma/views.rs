@@ -71,7 +71,7 @@ impl<'a, E: Float, N: Size> BlockView<'a, E, N> {
     }
 }
 
-/// [block] f32: the unit's row of a block of scores.
+/// `[block]` f32: the unit's row of a block of scores.
 #[derive(CubeType)]
 pub struct ScoreRow {
     /// The values.
@@ -91,7 +91,7 @@ impl ScoreRow {
     }
 }
 
-/// [len] vectors of f32: the unit's row of an accumulator.
+/// `[len]` vectors of f32: the unit's row of an accumulator.
 #[derive(CubeType)]
 pub struct AccRow<N: Size> {
     /// The values.
@@ -146,7 +146,7 @@ impl Fragment for RowFragment {
     }
 }
 
-/// x[c] = sum_d row[d] * block(j)[c][d]: the product that contracts the head dimension.
+/// `x[c] = sum_d row[d] * block(j)[c][d]`: the product that contracts the head dimension.
 #[cube]
 pub fn row_times_transposed<E: Float, N: Size>(
     row: &RowView<'_, E, N>,
@@ -189,7 +189,7 @@ pub fn sum_lanes<N: Size>(x: Vector<f32, N>) -> f32 {
     sum
 }
 
-/// acc += sum_c p[c] * block(j)[c]: the product that contracts the sequence. With `hidden` set a
+/// `acc += sum_c p[c] * block(j)[c]`: the product that contracts the sequence. With `hidden` set a
 /// zero weight keeps its row out altogether, NaN and Inf included.
 #[cube]
 pub fn weights_times_block<E: Float, N: Size>(
