@@ -13,8 +13,8 @@ use crate::tile::{InPlace, Layout, Product, ProductMode};
 
 /// Where the units of a cube find tiles, barriers and results.
 ///
-/// Barriers, 8 bytes each from `bars`: 0 q full, 1 q empty, then for stage s of `stages`: k full
-/// 2 + s, k empty 2 + S + s, v full 2 + 2S + s, v empty 2 + 3S + s; last, v landed 2 + 4S.
+/// Barriers, 8 bytes each from `bars`: q full and empty of every query stage, k full, k empty, v
+/// full and v empty of every ring stage, v landed.
 #[derive(CubeType)]
 pub struct HopperCtx<'a> {
     /// out, 8 elements at a time.
@@ -31,7 +31,7 @@ pub struct HopperCtx<'a> {
     pub k_map: u64,
     /// See `q_map`.
     pub v_map: u64,
-    /// Shared addresses of the query tile, the first K stage, the first V stage, the barriers.
+    /// Shared addresses of the first Q stage, the first K stage, the first V stage, the barriers.
     pub q_smem: u32,
     /// See `q_smem`.
     pub k_smem: u32,
@@ -76,8 +76,41 @@ pub struct HopperCtx<'a> {
 
 #[cube]
 impl<'a> HopperCtx<'a> {
-    pub(super) fn bar(&self, index: u32) -> u32 {
+    fn bar(&self, index: u32) -> u32 {
         self.bars + index * 8u32
+    }
+    /// Query stage of this tile.
+    pub(super) fn q_stage(&self) -> u32 {
+        self.tiles % comptime!(self.shape.q_stages())
+    }
+    /// Parity of this tile's pass over its query stage.
+    pub(super) fn q_parity(&self) -> u32 {
+        self.tiles / comptime!(self.shape.q_stages()) % 2u32
+    }
+    pub(super) fn q_full(&self) -> u32 {
+        self.bar(self.q_stage())
+    }
+    pub(super) fn q_empty(&self) -> u32 {
+        self.bar(comptime!(self.shape.q_stages()) + self.q_stage())
+    }
+    /// Barrier of ring stage `stage`: `kind` 0 k full, 1 k empty, 2 v full, 3 v empty.
+    fn ring_bar(&self, #[comptime] kind: u32, stage: u32) -> u32 {
+        self.bar(comptime!(2 * self.shape.q_stages() + kind * self.shape.stages) + stage)
+    }
+    pub(super) fn k_full(&self, stage: u32) -> u32 {
+        self.ring_bar(0u32, stage)
+    }
+    pub(super) fn k_empty(&self, stage: u32) -> u32 {
+        self.ring_bar(1u32, stage)
+    }
+    pub(super) fn v_full(&self, stage: u32) -> u32 {
+        self.ring_bar(2u32, stage)
+    }
+    pub(super) fn v_empty(&self, stage: u32) -> u32 {
+        self.ring_bar(3u32, stage)
+    }
+    pub(super) fn v_landed(&self) -> u32 {
+        self.bar(comptime!(2 * self.shape.q_stages() + 4 * self.shape.stages).runtime())
     }
     /// Ring position of block `j`; a tile's last block comes first.
     pub(super) fn ring(&self, j: u32) -> u32 {
@@ -85,9 +118,9 @@ impl<'a> HopperCtx<'a> {
     }
     /// Each warp of the consumers frees the stage for itself: a warpgroup's first thread may be
     /// ahead of its other warps.
-    pub(super) fn release(&self, index: u32) {
+    fn release(&self, bar: u32) {
         if UNIT_POS_PLANE == 0u32 {
-            ptx::mbar_arrive(self.bar(index));
+            ptx::mbar_arrive(bar);
         }
     }
     /// Row of the tile that this thread's upper half works on.
@@ -134,8 +167,10 @@ impl<'a, NS: Size> Product for WgmmaScores<'a, NS> {
         let stages = comptime!(shape.stages);
         let at = ctx.ring(j);
         let stage = at % stages;
-        ptx::mbar_wait(ctx.bar(2u32 + stage), at / stages % 2u32);
-        let q = descriptor_k_major(ctx.q_smem + ctx.wg * 8192u32);
+        ptx::mbar_wait(ctx.k_full(stage), at / stages % 2u32);
+        let q = descriptor_k_major(
+            ctx.q_smem + ctx.q_stage() * comptime!(shape.q_bytes()) + ctx.wg * 8192u32,
+        );
         let k = descriptor_k_major(ctx.k_smem + stage * comptime!(shape.k_bytes()));
         let width = NS::value();
         let text = comptime!(ptx::scores_text(
@@ -155,7 +190,7 @@ impl<'a, NS: Size> Product for WgmmaScores<'a, NS> {
     ) {
         let stages = comptime!(ctx.shape.stages);
         acc.v = ptx::wait_scores::<NS>(acc.v, comptime!(acc.n), in_flight);
-        ctx.release(2u32 + stages + ctx.ring(j) % stages);
+        ctx.release(ctx.k_empty(ctx.ring(j) % stages));
     }
 }
 
@@ -176,7 +211,7 @@ impl<'a, NP: Size> Product for WgmmaValues<'a, NP> {
         let stages = comptime!(shape.stages);
         let at = ctx.ring(j);
         let stage = at % stages;
-        ptx::mbar_wait(ctx.bar(2u32 + 2u32 * stages + stage), at / stages % 2u32);
+        ptx::mbar_wait(ctx.v_full(stage), at / stages % 2u32);
         let v = descriptor_mn_major(
             ctx.v_smem + stage * comptime!(shape.v_bytes()),
             comptime!(shape.block),
@@ -199,7 +234,7 @@ impl<'a, NP: Size> Product for WgmmaValues<'a, NP> {
     ) {
         let stages = comptime!(ctx.shape.stages);
         ptx::wait_values::<NP>(p.v);
-        ctx.release(2u32 + 3u32 * stages + ctx.ring(j) % stages);
+        ctx.release(ctx.v_empty(ctx.ring(j) % stages));
     }
 }
 
@@ -252,17 +287,16 @@ impl<'a, NS: Size, NP: Size> Tier for Hopper<'a, NS, NP> {
         ctx.row0 = at.row0;
         ctx.len_q = at.len_q;
         ctx.len_kv = at.len_kv;
-        let parity = ctx.tiles % 2u32;
         if comptime!(roles.load) {
             if UNIT_POS == 0u32 {
-                load_queries(ctx, parity);
+                load_queries(ctx);
             }
         } else {
-            ptx::mbar_wait(ctx.bar(0u32), parity);
+            ptx::mbar_wait(ctx.q_full(), ctx.q_parity());
         }
     }
     fn scores_done(ctx: &mut HopperCtx<'a>) {
-        ctx.release(1u32);
+        ctx.release(ctx.q_empty());
     }
     fn turn_begin(ctx: &mut HopperCtx<'a>) {
         if comptime!(ctx.shape.consumers > 1) {

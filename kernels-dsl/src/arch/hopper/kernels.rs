@@ -40,8 +40,10 @@ pub fn attend_forward_hopper<E: Float>(
     #[define(E)] _dtype: ElemType,
 ) {
     let shape = comptime!(blueprint.hopper_shape());
-    let q_tile: Shared<[E]> =
-        Shared::new_aligned_slice(comptime!((shape.q_bytes()) as usize / 2), 1024usize);
+    let q_tile: Shared<[E]> = Shared::new_aligned_slice(
+        comptime!((shape.q_stages() * shape.q_bytes()) as usize / 2),
+        1024usize,
+    );
     let k_stages: Shared<[E]> = Shared::new_aligned_slice(
         comptime!((shape.stages * shape.k_bytes()) as usize / 2),
         1024usize,
@@ -83,7 +85,7 @@ struct HopperMaps {
     v: u64,
 }
 
-/// Shared addresses of the query tile, the first K and V stages and the barriers.
+/// Shared addresses of the first Q, K and V stages and the barriers.
 #[derive(CubeType)]
 struct HopperSmem {
     q: u32,
@@ -96,17 +98,23 @@ struct HopperSmem {
 fn init_barriers(bars: u32, #[comptime] shape: HopperShape) {
     let warps = comptime!(4 * shape.consumers);
     let stages = comptime!(shape.stages);
-    ptx::mbar_init(bars, 1u32);
-    ptx::mbar_init(bars + 8u32, warps);
+    // Full barriers count the producer's arrival and its bytes, empty ones every consumer warp.
+    let q_stages = comptime!(shape.q_stages());
+    #[unroll]
+    for s in 0..q_stages {
+        ptx::mbar_init(bars + comptime!(s * 8), 1u32);
+        ptx::mbar_init(bars + comptime!((q_stages + s) * 8), warps);
+    }
+    let ring = bars + comptime!(2 * q_stages * 8);
     #[unroll]
     for s in 0..stages {
-        let at = bars + comptime!((2 + s) * 8);
+        let at = ring + comptime!(s * 8);
         ptx::mbar_init(at, 1u32);
         ptx::mbar_init(at + comptime!(stages * 8), warps);
         ptx::mbar_init(at + comptime!(stages * 16), 1u32);
         ptx::mbar_init(at + comptime!(stages * 24), warps);
     }
-    ptx::mbar_init(bars + comptime!((2 + 4 * stages) * 8), 1u32);
+    ptx::mbar_init(ring + comptime!(4 * stages * 8), 1u32);
     ptx::mbar_init_fence();
 }
 

@@ -4,22 +4,23 @@ use cubecl::prelude::*;
 
 use super::{HopperCtx, ptx};
 
-/// Query tile of the current tile, once the consumers are done with the last one.
+/// Query tile of the current tile, once the consumers are done with the last one of its stage.
 #[cube]
-pub(super) fn load_queries(ctx: &mut HopperCtx<'_>, parity: u32) {
+pub(super) fn load_queries(ctx: &mut HopperCtx<'_>) {
     let shape = comptime!(ctx.shape);
-    ptx::mbar_wait(ctx.bar(1u32), parity ^ 1u32);
-    ptx::mbar_expect(ctx.bar(0u32), comptime!(shape.q_bytes()));
+    ptx::mbar_wait(ctx.q_empty(), ctx.q_parity() ^ 1u32);
+    ptx::mbar_expect(ctx.q_full(), comptime!(shape.q_bytes()));
+    let stage = ctx.q_smem + ctx.q_stage() * comptime!(shape.q_bytes());
     #[unroll]
     for c in 0..comptime!(shape.d.div_ceil(64)) {
         ptx::tma_load(
-            ctx.q_smem + comptime!(c * shape.rows() * 128),
+            stage + comptime!(c * shape.rows() * 128),
             ctx.q_map,
             comptime!((c * 64) as i32).runtime(),
             ctx.row0 as i32,
             ctx.head as i32,
             ctx.batch as i32,
-            ctx.bar(0u32),
+            ctx.q_full(),
         );
     }
 }
@@ -30,8 +31,8 @@ pub(super) fn load_keys(ctx: &mut HopperCtx<'_>, j: u32) {
     let stages = comptime!(shape.stages);
     let at = ctx.ring(j);
     let stage = at % stages;
-    let full = ctx.bar(2u32 + stage);
-    ptx::mbar_wait(ctx.bar(2u32 + stages + stage), (at / stages % 2u32) ^ 1u32);
+    let full = ctx.k_full(stage);
+    ptx::mbar_wait(ctx.k_empty(stage), (at / stages % 2u32) ^ 1u32);
     ptx::mbar_expect(full, comptime!(shape.k_bytes()));
     #[unroll]
     for c in 0..comptime!(shape.d.div_ceil(64)) {
@@ -59,7 +60,7 @@ pub(super) fn load_values(ctx: &mut HopperCtx<'_>, j: u32) {
     let stages = comptime!(shape.stages);
     let at = ctx.ring(j);
     let stage = at % stages;
-    let full = ctx.bar(2u32 + 2u32 * stages + stage);
+    let full = ctx.v_full(stage);
     let row0 = j * comptime!(shape.block);
     let end = row0 + comptime!(shape.block);
     let mut lands = full;
@@ -67,14 +68,11 @@ pub(super) fn load_values(ctx: &mut HopperCtx<'_>, j: u32) {
     if comptime!(shape.ragged) {
         mend = end > ctx.len_kv && ctx.len_kv < ctx.s_kv;
         if mend {
-            lands = ctx.bar(2u32 + 4u32 * stages);
+            lands = ctx.v_landed();
         }
     }
     if UNIT_POS == 0u32 {
-        ptx::mbar_wait(
-            ctx.bar(2u32 + 3u32 * stages + stage),
-            (at / stages % 2u32) ^ 1u32,
-        );
+        ptx::mbar_wait(ctx.v_empty(stage), (at / stages % 2u32) ^ 1u32);
         ptx::mbar_expect(lands, comptime!(shape.v_bytes()));
         #[unroll]
         for c in 0..comptime!(shape.d_v.div_ceil(64)) {

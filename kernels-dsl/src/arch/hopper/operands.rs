@@ -38,7 +38,20 @@ impl HopperShape {
     fn columns(width: u32) -> u32 {
         width.div_ceil(64)
     }
-    /// Bytes of the query tile.
+    /// Query tiles in flight: two where shared memory has room, so that the next tile's queries
+    /// are there when this one is done.
+    pub fn q_stages(self) -> u32 {
+        // 227 KB, what a cube may have on sm_90.
+        const LIMIT: u32 = 227 << 10;
+        let barriers = 8 * (4 + 4 * self.stages + 1);
+        let others = self.stages * (self.k_bytes() + self.v_bytes()) + barriers;
+        if 2 * self.q_bytes() + others <= LIMIT {
+            2
+        } else {
+            1
+        }
+    }
+    /// Bytes of a query tile.
     pub fn q_bytes(self) -> u32 {
         Self::columns(self.d) * self.rows() * 128
     }
@@ -52,11 +65,13 @@ impl HopperShape {
     }
     /// Shared memory of a cube.
     pub fn smem_bytes(self) -> u32 {
-        self.q_bytes() + self.stages * (self.k_bytes() + self.v_bytes()) + 8 * self.barriers()
+        self.q_stages() * self.q_bytes()
+            + self.stages * (self.k_bytes() + self.v_bytes())
+            + 8 * self.barriers()
     }
-    /// mbarriers: q full and empty, full and empty of every K and V stage, v landed.
+    /// mbarriers: full and empty of every Q, K and V stage, and v landed.
     pub fn barriers(self) -> u32 {
-        3 + 4 * self.stages
+        2 * self.q_stages() + 4 * self.stages + 1
     }
     /// Registers after setmaxnreg, producer and consumer.
     pub fn registers(self) -> (u32, u32) {
