@@ -17,6 +17,8 @@ pub struct Policy {
     pub segmented: Option<bool>,
     /// Query rows and keys of a tile, where the tier leaves a choice.
     pub tile: Option<(usize, usize)>,
+    /// Address with 64 bits although no tensor needs it.
+    pub wide: bool,
     /// Sabotage for the conformance suite; see [`Fault`].
     pub fault: Option<Fault>,
 }
@@ -95,7 +97,11 @@ pub fn select_attend(
 ) -> Result<AttendBlueprint, NotAvailable> {
     check_dtype(key.op.name(), key.dtype, caps)?;
     check_bindings(key, caps)?;
-    let wide = check_reach(key.op.name(), key.reach, caps)?;
+    let reach = match policy.wide {
+        true => key.reach.max(NARROW_REACH + 1),
+        false => key.reach,
+    };
+    let wide = check_reach(key.op.name(), reach, caps)?;
     match policy.tier {
         Some(TierName::Unit) => select_unit(key, caps, policy, wide),
         Some(TierName::Hopper) => select_hopper(key, caps, policy, wide),

@@ -1,6 +1,7 @@
 //! Conformance of every kernel on every backend against the reference, in one binary: each
 //! further one would link LLVM again.
 
+mod addressing;
 mod backends;
 mod catalogue;
 mod files;

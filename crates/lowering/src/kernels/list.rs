@@ -163,8 +163,8 @@ fn width(problem: &AttendProblem) -> String {
     }
 }
 
-/// The other ways to deal out roles and order products.
-fn schedules() -> [(&'static str, Policy); 2] {
+/// The other ways to deal out roles, to order products and to address.
+fn schedules() -> [(&'static str, Policy); 3] {
     let split = Policy {
         roles: Some(RoleSplit::Softmax),
         ..Policy::default()
@@ -174,9 +174,14 @@ fn schedules() -> [(&'static str, Policy); 2] {
         order: Some(IssueOrder::ScoresAhead),
         ..Policy::default()
     };
+    let wide = Policy {
+        wide: true,
+        ..Policy::default()
+    };
     [
         ("_causal_split_softmax", split),
         ("_causal_scores_ahead", ahead),
+        ("_causal_wide", wide),
     ]
 }
 
