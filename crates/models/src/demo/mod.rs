@@ -96,7 +96,7 @@ pub enum DemoError {
 /// ```no_run
 /// use flashcube_models::demo::{Attended, Bound, DemoArgs, DemoBackend, DemoError, page, run};
 /// # fn attend(q: &[f32], k: &[f32], v: &[f32], lengths: &[usize]) -> Result<Attended, String> {
-/// #     unimplemented!()
+/// #     Err("no device".into())
 /// # }
 /// let args = DemoArgs { model: flashcube_models::minilm_dir(), sentences: vec![] };
 /// let mut backends = [DemoBackend {
