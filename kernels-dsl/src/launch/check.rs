@@ -77,6 +77,6 @@ pub(crate) fn check_launch<const N: usize>(
 
 /// Units of a cube for kernels whose units are independent: all cores on the CPU JIT, a few
 /// planes elsewhere.
-pub(crate) fn cube_units(caps: &Caps) -> usize {
+pub fn cube_units(caps: &Caps) -> usize {
     (caps.units_per_cube as usize).clamp(1, 128)
 }

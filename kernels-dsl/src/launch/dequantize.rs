@@ -9,7 +9,7 @@ use super::{
     Caps, DType, Tensor, address, buffer, check_dtype, check_launch, check_reach, cube_units,
     expect_axes, expect_dtype, out_of_range, spread,
 };
-use crate::error::{Error, InvalidProblem};
+use crate::error::{Error, InvalidProblem, NotAvailable};
 use crate::quant::{PackFormat, PackSizes, PackSizesLaunch, Packing, dequantize_int4_fma};
 
 /// A packed weight matrix W [k, n] on the device; layouts in [`PackFormat`].
@@ -133,17 +133,30 @@ pub fn dequantize_int4(
         });
     }
     let caps = Caps::of(client);
-    check_dtype("dequantize_int4", dtype, &caps)?;
-    let blueprint = DequantizeBlueprint {
-        packing,
-        dtype,
-        units: cube_units(&caps),
-        wide: check_reach("dequantize_int4", out.reach(), &caps)?,
-    };
+    let blueprint = select_dequantize(packing, dtype, out.reach(), &caps)?;
     launch(client, &caps, weights, &sizes, &out, blueprint)?;
     Ok(Dequantized {
         out,
         blueprint: Some(blueprint),
+    })
+}
+
+/// Picks the blueprint of a dequantization, the largest element index being `reach`.
+///
+/// # Errors
+/// [`NotAvailable`] naming the limit: dtype, address width.
+pub fn select_dequantize(
+    packing: Packing,
+    dtype: DType,
+    reach: usize,
+    caps: &Caps,
+) -> Result<DequantizeBlueprint, NotAvailable> {
+    check_dtype("dequantize_int4", dtype, caps)?;
+    Ok(DequantizeBlueprint {
+        packing,
+        dtype,
+        units: cube_units(caps),
+        wide: check_reach("dequantize_int4", reach, caps)?,
     })
 }
 

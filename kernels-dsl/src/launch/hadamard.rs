@@ -122,7 +122,9 @@ pub fn hadamard_transform(
         });
     }
     let caps = Caps::of(client);
-    let blueprint = select(x, &out, options, &caps)?;
+    let reach = x.reach().max(out.reach());
+    let tags = [options.signs.is_some(), options.inverse];
+    let blueprint = select_hadamard(x.dtype, n, tags, reach, &caps)?;
     launch(client, &caps, x, &out, options, blueprint)?;
     Ok(Transformed {
         out,
@@ -130,15 +132,19 @@ pub fn hadamard_transform(
     })
 }
 
-fn select(
-    x: &Tensor<2>,
-    out: &Tensor<2>,
-    options: &HadamardOptions<'_>,
+/// Picks the blueprint of a transform of rows of `n`, the largest element index being `reach`.
+///
+/// # Errors
+/// [`NotAvailable`] naming the limit: dtype, shared memory, address width.
+pub fn select_hadamard(
+    dtype: DType,
+    n: usize,
+    [signs, inverse]: [bool; 2],
+    reach: usize,
     caps: &Caps,
 ) -> Result<HadamardBlueprint, NotAvailable> {
     const WHAT: &str = "hadamard_transform";
-    check_dtype(WHAT, x.dtype, caps)?;
-    let n = x.shape[1];
+    check_dtype(WHAT, dtype, caps)?;
     if 4 * n > caps.shared_memory {
         return Err(NotAvailable {
             what: WHAT.into(),
@@ -149,12 +155,12 @@ fn select(
         });
     }
     Ok(HadamardBlueprint {
-        dtype: x.dtype,
+        dtype,
         n,
         units: row_units(n, caps),
-        signs: options.signs.is_some(),
-        inverse: options.inverse,
-        wide: check_reach(WHAT, x.reach().max(out.reach()), caps)?,
+        signs,
+        inverse,
+        wide: check_reach(WHAT, reach, caps)?,
     })
 }
 

@@ -9,7 +9,7 @@ use super::{
     expect_axes, expect_dtype, spread,
 };
 use crate::attention::{MergeLayoutsLaunch, RowLayoutLaunch, merge_partials_fma};
-use crate::error::Error;
+use crate::error::{Error, NotAvailable};
 
 /// Options of [`merge_partials`].
 #[derive(Debug, Clone, Default)]
@@ -142,20 +142,36 @@ pub fn merge_partials(
     let (outs, lses) = (&outs.bindable(client), &lses.bindable(client));
 
     let caps = Caps::of(client);
-    check_dtype("merge_partials", dtype, &caps)?;
+    let vector = outs.vector(4).min(out.vector(4));
     let reach = outs.reach().max(lses.reach()).max(out.reach());
-    let blueprint = MergeBlueprint {
-        dtype,
-        d_v,
-        vector: outs.vector(4).min(out.vector(4)),
-        units: cube_units(&caps),
-        wide: check_reach("merge_partials", reach, &caps)?,
-    };
+    let blueprint = select_merge(dtype, d_v, vector, reach, &caps)?;
     launch(client, &caps, outs, lses, &out, &lse, blueprint)?;
     Ok(Merged {
         out,
         lse,
         blueprint: Some(blueprint),
+    })
+}
+
+/// Picks the blueprint of a merge: loads of `vector` elements, the largest element index being
+/// `reach`.
+///
+/// # Errors
+/// [`NotAvailable`] naming the limit: dtype, address width.
+pub fn select_merge(
+    dtype: DType,
+    d_v: usize,
+    vector: usize,
+    reach: usize,
+    caps: &Caps,
+) -> Result<MergeBlueprint, NotAvailable> {
+    check_dtype("merge_partials", dtype, caps)?;
+    Ok(MergeBlueprint {
+        dtype,
+        d_v,
+        vector,
+        units: cube_units(caps),
+        wide: check_reach("merge_partials", reach, caps)?,
     })
 }
 

@@ -20,6 +20,7 @@ pub use attend::*;
 pub use backward::*;
 pub use blueprint::*;
 pub use caps::*;
+pub use check::cube_units;
 pub use dequantize::*;
 pub use fault::*;
 pub use hadamard::*;

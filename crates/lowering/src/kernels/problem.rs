@@ -3,8 +3,8 @@
 use flashcube_kernels::attention::{LogitFeatures, Side};
 use flashcube_kernels::quant::Packing;
 use flashcube_kernels::{
-    AttendBlueprint, AttendKey, AttendOp, Caps, DType, DequantizeBlueprint, HadamardBlueprint,
-    MergeBlueprint, NotAvailable, Policy, select_attend,
+    AttendBlueprint, AttendKey, AttendOp, Caps, DType, NotAvailable, Policy, cube_units,
+    select_attend, select_dequantize, select_hadamard, select_merge,
 };
 
 use super::Blueprint;
@@ -78,44 +78,21 @@ impl Problem {
                     .select(AttendOp::Backward, caps)
                     .map(|blueprint| Blueprint::AttendDelta {
                         blueprint,
-                        units: cube_units(caps, 128),
+                        units: cube_units(caps),
                     })
             }
             Problem::Merge { dtype, d_v } => {
-                check_dtype("merge_partials", dtype, caps)?;
-                Ok(Blueprint::Merge(MergeBlueprint {
-                    dtype,
-                    d_v,
-                    vector: widest_vector(&[d_v]),
-                    units: cube_units(caps, 128),
-                    wide: false,
-                }))
+                select_merge(dtype, d_v, widest_vector(&[d_v]), 1, caps).map(Blueprint::Merge)
             }
             Problem::Dequantize { packing, dtype } => {
-                check_dtype("dequantize_int4", dtype, caps)?;
-                Ok(Blueprint::Dequantize(DequantizeBlueprint {
-                    packing,
-                    dtype,
-                    units: cube_units(caps, 128),
-                    wide: false,
-                }))
+                select_dequantize(packing, dtype, 1, caps).map(Blueprint::Dequantize)
             }
             Problem::Hadamard {
                 dtype,
                 n,
                 signs,
                 inverse,
-            } => {
-                check_dtype("hadamard_transform", dtype, caps)?;
-                Ok(Blueprint::Hadamard(HadamardBlueprint {
-                    dtype,
-                    n,
-                    units: cube_units(caps, (n / 2).clamp(1, 256)),
-                    signs,
-                    inverse,
-                    wide: false,
-                }))
-            }
+            } => select_hadamard(dtype, n, [signs, inverse], 1, caps).map(Blueprint::Hadamard),
         }
     }
 }
@@ -145,22 +122,4 @@ const LONG: usize = 4096;
 fn widest_vector(lengths: &[usize]) -> usize {
     let divides = |v: usize| lengths.iter().all(|length| length.is_multiple_of(v));
     [4, 2].into_iter().find(|&v| divides(v)).unwrap_or(1)
-}
-
-fn cube_units(caps: &Caps, wanted: usize) -> usize {
-    wanted.min(caps.units_per_cube as usize)
-}
-
-fn check_dtype(what: &str, dtype: DType, caps: &Caps) -> Result<(), NotAvailable> {
-    if caps.supports(dtype) {
-        return Ok(());
-    }
-    let have: Vec<String> = caps.dtypes.iter().map(DType::to_string).collect();
-    Err(NotAvailable {
-        what: what.to_owned(),
-        device: caps.device.clone(),
-        limit: "dtypes",
-        needed: dtype.to_string(),
-        available: have.join(", "),
-    })
 }
