@@ -72,7 +72,7 @@ pub struct Transformed {
 /// H is the Walsh-Hadamard matrix in natural order. The transform is orthogonal: applied to the
 /// rows of q and k alike it leaves q k^T unchanged and spreads outliers over all columns
 /// (QuIP 2023; FlashAttention-3, section 3.3). Computes in f32 in shared memory, so 4 n bytes
-/// must fit there. `out` may be x itself.
+/// must fit there.
 ///
 /// # Errors
 /// [`InvalidProblem`] when n is no power of two or the signs have another length;
