@@ -23,6 +23,9 @@ pub struct LoopPlan {
     /// Keep raw scores and fold the scale into the exponential's argument: one multiplication
     /// per score less. Needs a positive scale and no hook that changes a logit.
     pub folded: bool,
+    /// How far logits (base of the tier's exponential) may exceed the running maximum before the
+    /// accumulator is rescaled; 0 rescales at every new maximum. See [`online_softmax`].
+    pub slack: u32,
 }
 
 impl LoopPlan {
@@ -329,6 +332,7 @@ fn soften<T: Tier>(
         inputs.scalars.scale * T::Exp::per_nat(),
         comptime!(plan.folded),
         comptime!(may_hide(masked, plan)),
+        comptime!(plan.slack),
     );
 }
 

@@ -14,12 +14,12 @@ pub const LOWEST: f32 = f32::MIN;
 
 /// Maximum and sum of the rows a unit works on, in the base of the tier's [`Exponential`].
 ///
-/// After logits x_1..x_n: `max = max x_i`, `sum = sum base^(x_i - max)`. A row that saw no key
+/// After logits x_1..x_n: `max = max x_i` (or up to the slack less), `sum = sum base^(x_i - max)`. A row that saw no key
 /// has max -inf and sum 0. While the loop runs `sum` is this unit's part; [`Finished`] holds the
 /// row's.
 #[derive(CubeType)]
 pub struct RowState {
-    /// `[rows]` f32: largest logit so far.
+    /// `[rows]` f32: largest logit so far, or up to the slack less.
     pub max: Array<f32>,
     /// `[rows]` f32: sum of base^(x - max) so far.
     pub sum: Array<f32>,
@@ -78,7 +78,9 @@ pub fn weight<X: Exponential>(x: f32, max: f32) -> f32 {
 /// With `folded` the fragment holds raw scores and the logit is `scale * score`: weights become
 /// base^(fma(score, scale, -max)), with `max` the same rounded product that the factors and the
 /// log-sum-exp use. `may_hide` is set when a score of the block can be -inf; the interior of an
-/// unmasked problem saves the comparison.
+/// unmasked problem saves the comparison. `slack` (in the base's logarithm) is how far a logit may
+/// exceed `max` before `max` follows: weights then reach base^slack, every factor between is
+/// exactly 1, and the result, a quotient of sums of such weights, is the same.
 #[cube]
 pub fn online_softmax<F: Fragment, X: Exponential>(
     s: &mut F::Regs,
@@ -87,6 +89,7 @@ pub fn online_softmax<F: Fragment, X: Exponential>(
     scale: f32,
     #[comptime] folded: bool,
     #[comptime] may_hide: bool,
+    #[comptime] slack: u32,
 ) {
     let rows = F::rows(&*s);
     let cols = F::cols(&*s);
@@ -101,7 +104,12 @@ pub fn online_softmax<F: Fragment, X: Exponential>(
         if comptime!(folded) {
             block_max *= scale;
         }
-        let max = st.max[r].max(block_max);
+        let max = if comptime!(slack > 0) {
+            let limit = st.max[r] + comptime!(slack as f32);
+            select(block_max > limit, block_max, st.max[r])
+        } else {
+            st.max[r].max(block_max)
+        };
         let factor = weight::<X>(st.max[r], max);
         st.max[r] = max;
         factors[r] = factor;

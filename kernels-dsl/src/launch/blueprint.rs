@@ -88,6 +88,11 @@ impl AttendBlueprint {
             segmented: self.segmented,
             features: self.features,
             folded: self.folded,
+            // Weights up to 2^8 fit f16 with room for its largest sums of products.
+            slack: match self.tier {
+                TierName::Unit => 0,
+                TierName::Hopper => 8,
+            },
         }
     }
 

@@ -119,7 +119,8 @@ impl ForwardCall<'_> {
             .saturating_mul(group)
             .min(all_lanes);
         // SAFETY: every view was checked against its buffer and for TMA; rows past the tensor
-        // arrive as zeros and are not stored.
+        // arrive as zeros and are not stored. The tickets belong to the client's stream, on
+        // which launches follow one another.
         unsafe {
             attend_forward_hopper::launch_unchecked(
                 self.client,
@@ -131,6 +132,7 @@ impl ForwardCall<'_> {
                 tensor_map(v, blueprint.block),
                 buffer(out, 8),
                 BufferArg::from_raw_parts(lse.handle.clone(), lse.capacity()),
+                BufferArg::from_raw_parts(tickets(self.client), 1),
                 self.hooks.tensors(self.client),
                 HopperLayoutsLaunch::new(
                     layout(out, 8),

@@ -15,6 +15,7 @@ mod merge;
 mod options;
 mod select;
 mod tensor;
+mod tickets;
 
 pub use attend::*;
 pub use backward::*;
@@ -33,3 +34,4 @@ pub(crate) use check::*;
 pub(crate) use forward::*;
 pub(crate) use geometry::*;
 pub(crate) use hooks::*;
+pub(crate) use tickets::*;

@@ -89,6 +89,7 @@ fn forward_hopper(blueprint: AttendBlueprint, (properties, target): Device) -> B
         (),
         buffer(),
         buffer(),
+        buffer(),
         logit_tensors(blueprint.features),
         HopperLayoutsCompilationArg {
             out: layout(),

@@ -39,6 +39,8 @@ pub struct HopperCtx<'a> {
     pub v_smem: u32,
     /// See `q_smem`.
     pub bars: u32,
+    /// Tiles in shared memory, one beside every query stage.
+    pub slots: &'a mut [u32],
     /// Blocks of earlier tiles: ring position of this tile's first block.
     pub base: u32,
     /// Block that this tile starts with: its last.
@@ -76,6 +78,11 @@ pub struct HopperCtx<'a> {
 
 #[cube]
 impl<'a> HopperCtx<'a> {
+    /// A tile is done: its blocks have passed the ring.
+    pub(super) fn advance(&mut self, range: &Segments) {
+        self.base += range.end - range.start;
+        self.tiles += 1u32;
+    }
     fn bar(&self, index: u32) -> u32 {
         self.bars + index * 8u32
     }
@@ -289,10 +296,8 @@ impl<'a, NS: Size, NP: Size> Tier for Hopper<'a, NS, NP> {
         ctx.len_kv = at.len_kv;
         if comptime!(roles.load) {
             if UNIT_POS == 0u32 {
-                load_queries(ctx);
+                load_queries(ctx, at, range);
             }
-        } else {
-            ptx::mbar_wait(ctx.q_full(), ctx.q_parity());
         }
     }
     fn scores_done(ctx: &mut HopperCtx<'a>) {

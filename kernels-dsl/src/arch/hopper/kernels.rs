@@ -3,6 +3,7 @@
 use cubecl::prelude::*;
 use cubecl_cpp::cuda::ptx::tensor_map_address;
 
+use super::slots::{SLOT, await_tile, close, read_tile};
 use super::{Hopper, HopperCtx, HopperShape, ptx};
 use crate::arch::fma::ForwardSizes;
 use crate::attention::*;
@@ -23,7 +24,8 @@ pub struct HopperLayouts {
     pub all_lanes: u32,
 }
 
-/// `attend_forward` on the Hopper tier: persistent cubes take every CUBE_COUNT-th tile.
+/// `attend_forward` on the Hopper tier: persistent cubes draw their tiles from `tickets`, one u32
+/// that is 0 before and after every launch. Launches that share it must not overlap.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub fn attend_forward_hopper<E: Float>(
     q: &TensorMap<E, Tiled>,
@@ -31,6 +33,7 @@ pub fn attend_forward_hopper<E: Float>(
     v: &TensorMap<E, Tiled>,
     out: &mut [Vector<u32, Const<4>>],
     lse: &mut [f32],
+    tickets: &mut [Atomic<u32>],
     tensors: &LogitTensors,
     layouts: &HopperLayouts,
     sizes: &ForwardSizes,
@@ -54,6 +57,8 @@ pub fn attend_forward_hopper<E: Float>(
     );
     let barriers: Shared<[u64]> =
         Shared::new_aligned_slice(comptime!(shape.barriers() as usize), 128usize);
+    let mut slots: Shared<[u32]> =
+        Shared::new_aligned_slice(comptime!((shape.q_stages() * SLOT) as usize), 16usize);
     let bars = ptx::smem_addr::<u64>(&barriers[0]);
     if UNIT_POS == 0u32 {
         init_barriers(bars, shape);
@@ -73,7 +78,7 @@ pub fn attend_forward_hopper<E: Float>(
         bars,
     };
     run_hopper::<NS, NP>(
-        out, lse, &maps, &smem, tensors, layouts, sizes, scalars, offsets, blueprint,
+        out, lse, tickets, &mut slots, &maps, &smem, tensors, layouts, sizes, scalars, offsets, blueprint,
     );
 }
 
@@ -122,6 +127,8 @@ fn init_barriers(bars: u32, #[comptime] shape: HopperShape) {
 fn run_hopper<'a, NS: Size, NP: Size>(
     out: &'a mut [Vector<u32, Const<4>>],
     lse: &'a mut [f32],
+    tickets: &mut [Atomic<u32>],
+    slots: &'a mut [u32],
     maps: &HopperMaps,
     smem: &HopperSmem,
     tensors: &'a LogitTensors,
@@ -152,6 +159,7 @@ fn run_hopper<'a, NS: Size, NP: Size>(
         k_smem: smem.k,
         v_smem: smem.v,
         bars: smem.bars,
+        slots,
         base: 0u32,
         first: 0u32,
         tiles: 0u32,
@@ -172,8 +180,7 @@ fn run_hopper<'a, NS: Size, NP: Size>(
     if warpgroup == 0u32 {
         ptx::registers_down(comptime!(shape.registers().0));
         if UNIT_POS < 32u32 {
-            let roles = comptime!(Roles::LOAD);
-            take_tiles::<NS, NP>(&mut ctx, &inputs, layouts, sizes, blueprint, roles);
+            produce::<NS, NP>(&mut ctx, tickets, &inputs, layouts, sizes, blueprint);
         }
     } else {
         ptx::registers_up(comptime!(shape.registers().1));
@@ -184,51 +191,94 @@ fn run_hopper<'a, NS: Size, NP: Size>(
                 ptx::named_arrive(1u32.runtime(), 256u32);
             }
         }
-        let roles = comptime!(Roles::CONSUME);
-        take_tiles::<NS, NP>(&mut ctx, &inputs, layouts, sizes, blueprint, roles);
+        consume::<NS, NP>(&mut ctx, &inputs, blueprint);
     }
 }
 
-/// The cube's tiles, in the same order for every role. Rounds alternate in direction, so that
-/// under a causal mask, where tiles grow shorter along the order, cubes end up with equal work.
+/// The producer's tiles: the cube's own position first, then whatever the card's counter hands
+/// out. Cubes that got short tiles come back sooner, so that all of them end together.
 #[cube]
-fn take_tiles<NS: Size, NP: Size>(
+fn produce<NS: Size, NP: Size>(
     ctx: &mut HopperCtx<'_>,
+    tickets: &mut [Atomic<u32>],
     inputs: &LogitInputs<'_>,
     layouts: &HopperLayouts,
     sizes: &ForwardSizes,
     #[comptime] blueprint: AttendBlueprint,
-    #[comptime] roles: Roles,
 ) {
     let total = sizes.total as u32;
-    let cubes = CUBE_COUNT as u32;
-    let here = CUBE_POS as u32;
-    let mut start = 0u32;
-    let mut forth = true.runtime();
-    while start < total {
-        let tile = start + select(forth, here, cubes.max(here + 1u32) - (here + 1u32));
-        if tile < total {
-            take_tile::<NS, NP>(ctx, tile, inputs, layouts, sizes, blueprint, roles);
+    let mut tile = CUBE_POS as u32;
+    while tile < total {
+        let next = draw(tickets, total);
+        let at = tile_at(tile, inputs, layouts, sizes, blueprint);
+        let rows = comptime!(blueprint.rows as u32);
+        let block = comptime!(blueprint.block as u32);
+        let range = segments(&at, inputs.scalars, rows, block, comptime!(blueprint.features));
+        attend_tile::<Hopper<'_, NS, NP>>(
+            ctx,
+            &at,
+            &range,
+            inputs,
+            comptime!(blueprint.loop_plan()),
+            comptime!(Roles::LOAD),
+        );
+        ctx.advance(&range);
+        tile = ptx::shuffle_first(next);
+    }
+    if UNIT_POS == 0u32 {
+        close(ctx);
+    }
+}
+
+/// The next tile, in unit 0: every cube draws until it is past the end, so the launch draws
+/// `total` times, and the last draw leaves the counter at 0 for the launch after it.
+#[cube]
+fn draw(tickets: &mut [Atomic<u32>], total: u32) -> u32 {
+    let mut next = total;
+    if UNIT_POS == 0u32 {
+        let ticket = tickets[0].fetch_add(1u32);
+        if ticket == total - 1u32 {
+            tickets[0].store(0u32);
         }
-        start += cubes;
-        forth = !forth;
+        next = ticket + CUBE_COUNT as u32;
+    }
+    next
+}
+
+/// The consumers' tiles: those that the producer publishes.
+#[cube]
+fn consume<NS: Size, NP: Size>(
+    ctx: &mut HopperCtx<'_>,
+    inputs: &LogitInputs<'_>,
+    #[comptime] blueprint: AttendBlueprint,
+) {
+    let mut open = await_tile(&*ctx);
+    while open {
+        let (at, range) = read_tile(&*ctx);
+        attend_tile::<Hopper<'_, NS, NP>>(
+            ctx,
+            &at,
+            &range,
+            inputs,
+            comptime!(blueprint.loop_plan()),
+            comptime!(Roles::CONSUME),
+        );
+        ctx.advance(&range);
+        open = await_tile(&*ctx);
     }
 }
 
 /// Tile `tile` of the order: groups of lanes that share the L2 cache; within a group, under a
 /// mask that shortens the first rows, the last rows go first.
 #[cube]
-fn take_tile<NS: Size, NP: Size>(
-    ctx: &mut HopperCtx<'_>,
+fn tile_at(
     tile: u32,
     inputs: &LogitInputs<'_>,
     layouts: &HopperLayouts,
     sizes: &ForwardSizes,
     #[comptime] blueprint: AttendBlueprint,
-    #[comptime] roles: Roles,
-) {
+) -> TileCoords {
     let features = comptime!(blueprint.features);
-    let shape = comptime!(blueprint.hopper_shape());
     let group = tile / (layouts.lanes * sizes.tiles);
     let within = tile % (layouts.lanes * sizes.tiles);
     let first_lane = group * layouts.lanes;
@@ -243,19 +293,6 @@ fn take_tile<NS: Size, NP: Size>(
     } else {
         first_lane + within / sizes.tiles
     };
-    let batch = lane / sizes.h_q;
-    let head = lane % sizes.h_q;
-    let rows = comptime!(shape.rows());
-    let at = tile_coords(inputs, batch, head, row_tile * rows, features);
-    let range = segments(&at, inputs.scalars, rows, comptime!(shape.block), features);
-    attend_tile::<Hopper<'_, NS, NP>>(
-        ctx,
-        &at,
-        &range,
-        inputs,
-        comptime!(blueprint.loop_plan()),
-        roles,
-    );
-    ctx.base += range.end - range.start;
-    ctx.tiles += 1u32;
+    let row0 = row_tile * comptime!(blueprint.rows as u32);
+    tile_coords(inputs, lane / sizes.h_q, lane % sizes.h_q, row0, features)
 }

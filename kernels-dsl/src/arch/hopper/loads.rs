@@ -2,13 +2,16 @@
 
 use cubecl::prelude::*;
 
+use super::slots::write_tile;
 use super::{HopperCtx, ptx};
+use crate::attention::{Segments, TileCoords};
 
-/// Query tile of the current tile, once the consumers are done with the last one of its stage.
+/// The tile and its queries, once the consumers are done with the last one of the stage.
 #[cube]
-pub(super) fn load_queries(ctx: &mut HopperCtx<'_>) {
+pub(super) fn load_queries(ctx: &mut HopperCtx<'_>, at: &TileCoords, range: &Segments) {
     let shape = comptime!(ctx.shape);
     ptx::mbar_wait(ctx.q_empty(), ctx.q_parity() ^ 1u32);
+    write_tile(ctx, at, range);
     ptx::mbar_expect(ctx.q_full(), comptime!(shape.q_bytes()));
     let stage = ctx.q_smem + ctx.q_stage() * comptime!(shape.q_bytes());
     #[unroll]

@@ -7,6 +7,7 @@ mod kernels;
 mod loads;
 mod operands;
 mod ptx;
+mod slots;
 mod store;
 
 pub use forward::*;

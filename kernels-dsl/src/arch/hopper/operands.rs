@@ -3,6 +3,7 @@
 use cubecl::prelude::*;
 
 use super::ptx;
+use super::slots::SLOT;
 use crate::attention::Exponential;
 use crate::tile::Fragment;
 
@@ -43,8 +44,8 @@ impl HopperShape {
     pub fn q_stages(self) -> u32 {
         // 227 KB, what a cube may have on sm_90.
         const LIMIT: u32 = 227 << 10;
-        let barriers = 8 * (4 + 4 * self.stages + 1);
-        let others = self.stages * (self.k_bytes() + self.v_bytes()) + barriers;
+        let control = 8 * (4 + 4 * self.stages + 1) + 2 * 4 * SLOT;
+        let others = self.stages * (self.k_bytes() + self.v_bytes()) + control;
         if 2 * self.q_bytes() + others <= LIMIT {
             2
         } else {
@@ -68,6 +69,7 @@ impl HopperShape {
         self.q_stages() * self.q_bytes()
             + self.stages * (self.k_bytes() + self.v_bytes())
             + 8 * self.barriers()
+            + self.q_stages() * 4 * SLOT
     }
     /// mbarriers: full and empty of every Q, K and V stage, and v landed.
     pub fn barriers(self) -> u32 {

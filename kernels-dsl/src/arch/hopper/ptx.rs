@@ -113,6 +113,14 @@ pub(super) fn shuffle_xor(x: f32, #[comptime] mask: u32) -> f32 {
     o
 }
 
+/// Lane 0's value.
+#[cube]
+pub(super) fn shuffle_first(x: u32) -> u32 {
+    let o: u32;
+    gpu_asm!("shfl.sync.idx.b32 {o}, {x}, 0, 31, -1;", o = out(_) o, x = in(_) val::<u32>(x));
+    o
+}
+
 #[cube]
 pub(super) fn shuffle_xor_u32(x: u32, #[comptime] mask: u32) -> u32 {
     let o: u32;
@@ -156,14 +164,14 @@ pub(super) fn bank_zero(#[comptime] n: u32) {
     gpu_asm!("{text}", text = const text);
 }
 
-/// Rows r and r + 8 of the bank times their factors.
+/// Rows r and r + 8 of the bank times their factors; nothing where every factor of the warp is 1.
 #[cube]
 pub(super) fn bank_scale(upper: f32, lower: f32, #[comptime] n: u32) {
     let text = comptime!(each(n, |i| format!(
         "mul.f32 o_acc{i}, o_acc{i}, %{};",
         (i / 2) % 2
     )));
-    gpu_asm!("// {a} {b}\n{text}", a = in(_) val::<f32>(upper), b = in(_) val::<f32>(lower), text = const text);
+    gpu_asm!("{{ // {a} {b}\n.reg .pred p;\nsetp.neu.f32 p, {a}, 0f3F800000;\nsetp.neu.or.f32 p, {b}, 0f3F800000, p;\nvote.sync.any.pred p, p, -1;\n@!p bra KEEP;\n{text}\nKEEP:\n}}", a = in(_) val::<f32>(upper), b = in(_) val::<f32>(lower), text = const text);
 }
 
 /// Register `i` of the bank.
