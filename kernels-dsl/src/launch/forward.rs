@@ -90,6 +90,20 @@ impl ForwardCall<'_> {
         )
     }
 
+    /// (batch, head) pairs whose tiles are taken together. Without a right edge one key head's
+    /// tiles walk the same blocks in step, and the fewer there are at a time the better. Under
+    /// one they start at different blocks: as many key heads as fit into 32 MB of a 50 MB L2
+    /// cache, but at least 4.
+    fn lanes_in_flight(&self) -> usize {
+        let dims = &self.dims;
+        let group = dims.h_q / dims.h_kv;
+        if !self.blueprint.features.band_right {
+            return group;
+        }
+        let bytes = dims.s_kv * (dims.d + dims.d_v) * self.blueprint.dtype.size();
+        ((32 << 20) / bytes.max(1)).max(4).saturating_mul(group)
+    }
+
     pub(crate) fn hopper(
         &self,
         [q, k, v, out]: [&Tensor<4>; 4],
@@ -110,14 +124,7 @@ impl ForwardCall<'_> {
         }
         let cubes = total.min(self.caps.multiprocessors.unwrap_or(132) as usize);
         let all_lanes = dims.b * dims.h_q;
-        let group = dims.h_q / dims.h_kv;
-        // Lanes in flight together: as many key heads as fit into 32 MB of a 50 MB L2 cache, but
-        // at least 16, whose tiles fill the card several to a head and read the same keys.
-        let bytes = (dims.s_kv * (dims.d + dims.d_v) * blueprint.dtype.size()).max(1);
-        let lanes = ((32 << 20) / bytes)
-            .max(16)
-            .saturating_mul(group)
-            .min(all_lanes);
+        let lanes = self.lanes_in_flight().min(all_lanes);
         // SAFETY: every view was checked against its buffer and for TMA; rows past the tensor
         // arrive as zeros and are not stored. The tickets belong to the client's stream, on
         // which launches follow one another.

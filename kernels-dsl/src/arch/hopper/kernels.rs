@@ -268,8 +268,8 @@ fn consume<NS: Size, NP: Size>(
     }
 }
 
-/// Tile `tile` of the order: groups of lanes that share the L2 cache; within a group, under a
-/// mask that shortens the first rows, the last rows go first.
+/// Tile `tile` of the order: groups of lanes that share the L2 cache; within a group, row tile by
+/// row tile, the last rows first where a mask shortens the first ones.
 #[cube]
 fn tile_at(
     tile: u32,
@@ -283,15 +283,11 @@ fn tile_at(
     let within = tile % (layouts.lanes * sizes.tiles);
     let first_lane = group * layouts.lanes;
     let lanes = layouts.lanes.min(layouts.all_lanes - first_lane);
+    let lane = first_lane + within % lanes;
     let row_tile = if comptime!(features.band_right) {
         sizes.tiles - 1u32 - within / lanes
     } else {
-        within % sizes.tiles
-    };
-    let lane = if comptime!(features.band_right) {
-        first_lane + within % lanes
-    } else {
-        first_lane + within / sizes.tiles
+        within / lanes
     };
     let row0 = row_tile * comptime!(blueprint.rows as u32);
     tile_coords(inputs, lane / sizes.h_q, lane % sizes.h_q, row0, features)
