@@ -17,6 +17,14 @@ pub struct Segments {
     pub end: u32,
 }
 
+#[cube]
+impl Segments {
+    /// No row of the tile sees a key.
+    pub fn is_empty(&self) -> bool {
+        self.start >= self.end
+    }
+}
+
 /// Segments of the tile of `rows` queries from `at.row0`, over blocks of `block` keys.
 ///
 /// Rows past `len_q` do not widen the range: their results are never kept.

@@ -93,6 +93,7 @@ impl AttendBlueprint {
                 TierName::Unit => 0,
                 TierName::Hopper => 8,
             },
+            joined: self.tier == TierName::Hopper && self.hopper_shape().joined(),
         }
     }
 

@@ -3,7 +3,7 @@
 use cubecl::prelude::*;
 use cubecl_cpp::cuda::ptx::tensor_map_address;
 
-use super::slots::{SLOT, await_tile, close, read_tile};
+use super::slots::{SLOT, close};
 use super::{Hopper, HopperCtx, HopperShape, ptx};
 use crate::arch::fma::ForwardSizes;
 use crate::attention::*;
@@ -160,17 +160,12 @@ fn run_hopper<'a, NS: Size, NP: Size>(
         v_smem: smem.v,
         bars: smem.bars,
         slots,
-        base: 0u32,
-        first: 0u32,
+        k_pos: 0u32,
+        v_pos: 0u32,
         tiles: 0u32,
+        q_stage: 0u32,
         mended: 0u32,
         wg: warpgroup.max(1u32) - 1u32,
-        batch: 0u32,
-        head: 0u32,
-        head_kv: 0u32,
-        row0: 0u32,
-        len_q: 0u32,
-        len_kv: 0u32,
         s_q: sizes.s_q,
         s_kv: sizes.s_kv,
         group: sizes.group,
@@ -191,7 +186,12 @@ fn run_hopper<'a, NS: Size, NP: Size>(
                 ptx::named_arrive(1u32.runtime(), 256u32);
             }
         }
-        consume::<NS, NP>(&mut ctx, &inputs, blueprint);
+        attend_stream::<Hopper<'a, NS, NP>>(
+            &mut ctx,
+            &inputs,
+            comptime!(blueprint.loop_plan()),
+            comptime!(Roles::CONSUME),
+        );
     }
 }
 
@@ -222,7 +222,6 @@ fn produce<NS: Size, NP: Size>(
             comptime!(blueprint.loop_plan()),
             comptime!(Roles::LOAD),
         );
-        ctx.advance(&range);
         tile = ptx::shuffle_first(next);
     }
     if UNIT_POS == 0u32 {
@@ -243,29 +242,6 @@ fn draw(tickets: &mut [Atomic<u32>], total: u32) -> u32 {
         next = ticket + CUBE_COUNT as u32;
     }
     next
-}
-
-/// The consumers' tiles: those that the producer publishes.
-#[cube]
-fn consume<NS: Size, NP: Size>(
-    ctx: &mut HopperCtx<'_>,
-    inputs: &LogitInputs<'_>,
-    #[comptime] blueprint: AttendBlueprint,
-) {
-    let mut open = await_tile(&*ctx);
-    while open {
-        let (at, range) = read_tile(&*ctx);
-        attend_tile::<Hopper<'_, NS, NP>>(
-            ctx,
-            &at,
-            &range,
-            inputs,
-            comptime!(blueprint.loop_plan()),
-            comptime!(Roles::CONSUME),
-        );
-        ctx.advance(&range);
-        open = await_tile(&*ctx);
-    }
 }
 
 /// Tile `tile` of the order: groups of lanes that share the L2 cache; within a group, row tile by

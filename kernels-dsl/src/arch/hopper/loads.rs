@@ -10,32 +10,33 @@ use crate::attention::{Segments, TileCoords};
 #[cube]
 pub(super) fn load_queries(ctx: &mut HopperCtx<'_>, at: &TileCoords, range: &Segments) {
     let shape = comptime!(ctx.shape);
-    ptx::mbar_wait(ctx.q_empty(), ctx.q_parity() ^ 1u32);
+    let stage = ctx.next_q_stage();
+    let full = ctx.q_full(stage);
+    ptx::mbar_wait(ctx.q_empty(stage), ctx.next_q_parity() ^ 1u32);
     write_tile(ctx, at, range);
-    ptx::mbar_expect(ctx.q_full(), comptime!(shape.q_bytes()));
-    let stage = ctx.q_smem + ctx.q_stage() * comptime!(shape.q_bytes());
+    ptx::mbar_expect(full, comptime!(shape.q_bytes()));
+    let to = ctx.q_smem + stage * comptime!(shape.q_bytes());
     #[unroll]
     for c in 0..comptime!(shape.d.div_ceil(64)) {
         ptx::tma_load(
-            stage + comptime!(c * shape.rows() * 128),
+            to + comptime!(c * shape.rows() * 128),
             ctx.q_map,
             comptime!((c * 64) as i32).runtime(),
-            ctx.row0 as i32,
-            ctx.head as i32,
-            ctx.batch as i32,
-            ctx.q_full(),
+            at.row0 as i32,
+            at.head as i32,
+            at.batch as i32,
+            full,
         );
     }
 }
 
 #[cube]
-pub(super) fn load_keys(ctx: &mut HopperCtx<'_>, j: u32) {
+pub(super) fn load_keys(ctx: &mut HopperCtx<'_>, at: &TileCoords, j: u32) {
     let shape = comptime!(ctx.shape);
     let stages = comptime!(shape.stages);
-    let at = ctx.ring(j);
-    let stage = at % stages;
+    let stage = ctx.k_pos % stages;
     let full = ctx.k_full(stage);
-    ptx::mbar_wait(ctx.k_empty(stage), (at / stages % 2u32) ^ 1u32);
+    ptx::mbar_wait(ctx.k_empty(stage), (ctx.k_pos / stages % 2u32) ^ 1u32);
     ptx::mbar_expect(full, comptime!(shape.k_bytes()));
     #[unroll]
     for c in 0..comptime!(shape.d.div_ceil(64)) {
@@ -44,8 +45,8 @@ pub(super) fn load_keys(ctx: &mut HopperCtx<'_>, j: u32) {
             ctx.k_map,
             comptime!((c * 64) as i32).runtime(),
             (j * comptime!(shape.block)) as i32,
-            ctx.head_kv as i32,
-            ctx.batch as i32,
+            (at.head / ctx.group) as i32,
+            at.batch as i32,
             full,
         );
     }
@@ -58,24 +59,23 @@ pub(super) fn load_keys(ctx: &mut HopperCtx<'_>, j: u32) {
     clippy::collapsible_if,
     reason = "the outer guard is comptime, the inner is not"
 )]
-pub(super) fn load_values(ctx: &mut HopperCtx<'_>, j: u32) {
+pub(super) fn load_values(ctx: &mut HopperCtx<'_>, at: &TileCoords, j: u32) {
     let shape = comptime!(ctx.shape);
     let stages = comptime!(shape.stages);
-    let at = ctx.ring(j);
-    let stage = at % stages;
+    let stage = ctx.v_pos % stages;
     let full = ctx.v_full(stage);
     let row0 = j * comptime!(shape.block);
     let end = row0 + comptime!(shape.block);
     let mut lands = full;
     let mut mend = false;
     if comptime!(shape.ragged) {
-        mend = end > ctx.len_kv && ctx.len_kv < ctx.s_kv;
+        mend = end > at.len_kv && at.len_kv < ctx.s_kv;
         if mend {
             lands = ctx.v_landed();
         }
     }
     if UNIT_POS == 0u32 {
-        ptx::mbar_wait(ctx.v_empty(stage), (at / stages % 2u32) ^ 1u32);
+        ptx::mbar_wait(ctx.v_empty(stage), (ctx.v_pos / stages % 2u32) ^ 1u32);
         ptx::mbar_expect(lands, comptime!(shape.v_bytes()));
         #[unroll]
         for c in 0..comptime!(shape.d_v.div_ceil(64)) {
@@ -84,26 +84,26 @@ pub(super) fn load_values(ctx: &mut HopperCtx<'_>, j: u32) {
                 ctx.v_map,
                 comptime!((c * 64) as i32).runtime(),
                 row0 as i32,
-                ctx.head_kv as i32,
-                ctx.batch as i32,
+                (at.head / ctx.group) as i32,
+                at.batch as i32,
                 lands,
             );
         }
     }
     if comptime!(shape.ragged) {
         if mend {
-            zero_past_length(ctx, stage, row0, lands, full);
+            zero_past_length(ctx, stage, at.len_kv.max(row0) - row0, lands, full);
         }
     }
 }
 
 #[cube]
-fn zero_past_length(ctx: &mut HopperCtx<'_>, stage: u32, row0: u32, lands: u32, full: u32) {
+fn zero_past_length(ctx: &mut HopperCtx<'_>, stage: u32, kept: u32, lands: u32, full: u32) {
     let shape = comptime!(ctx.shape);
     sync_plane();
     ptx::mbar_wait(lands, ctx.mended % 2u32);
     ctx.mended += 1u32;
-    let mut row = ctx.len_kv.max(row0) - row0 + UNIT_POS;
+    let mut row = kept + UNIT_POS;
     while row < comptime!(shape.block) {
         #[unroll]
         for c in 0..comptime!(shape.d_v.div_ceil(64)) {

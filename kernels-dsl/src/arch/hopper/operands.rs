@@ -52,6 +52,11 @@ impl HopperShape {
             1
         }
     }
+    /// Whether a tile's first scores may go out with the last values of the tile before: its
+    /// queries have a stage of their own, and a consumer the registers (three share too few).
+    pub fn joined(self) -> bool {
+        self.q_stages() > 1 && self.consumers < 3
+    }
     /// Bytes of a query tile.
     pub fn q_bytes(self) -> u32 {
         Self::columns(self.d) * self.rows() * 128

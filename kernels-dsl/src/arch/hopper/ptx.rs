@@ -254,8 +254,8 @@ pub(super) fn wait_scores<NS: Size>(
     out
 }
 
-/// Waits for every group, keeping P's registers alive until then.
+/// Waits until at most `in_flight` groups run, keeping P's registers alive until then.
 #[cube]
-pub(super) fn wait_values<NP: Size>(p: Vector<u32, NP>) {
-    gpu_asm!("wgmma.wait_group.sync.aligned 0; // {p}", p = in(_) val::<Vector<u32, NP>>(p));
+pub(super) fn wait_values<NP: Size>(p: Vector<u32, NP>, #[comptime] in_flight: u32) {
+    gpu_asm!("wgmma.wait_group.sync.aligned {k}; // {p}", p = in(_) val::<Vector<u32, NP>>(p), k = const in_flight);
 }

@@ -3,21 +3,21 @@
 use cubecl::prelude::*;
 
 use super::{HopperCtx, ptx};
-use crate::attention::Finished;
+use crate::attention::{Finished, TileCoords};
 
 /// out rows in 16-byte stores, and lse. Rows past len_q give 0 and -inf, rows past the tensor
 /// nothing.
 #[cube]
-pub(super) fn store_rows(ctx: &mut HopperCtx<'_>, done: &Finished) {
+pub(super) fn store_rows(ctx: &mut HopperCtx<'_>, tile: &TileCoords, done: &Finished) {
     let groups = comptime!(ctx.shape.d_v / 8);
-    let row = ctx.row0 + ctx.thread_row();
+    let row = tile.row0 + ctx.thread_row();
     let lane = UNIT_POS % 4u32;
     #[unroll]
     for r in 0..2usize {
         let at = row + comptime!(8 * r as u32);
-        let alive = at < ctx.len_q;
+        let alive = at < tile.len_q;
         let inverse = select(alive, done.inverse[r], 0.0f32);
-        let to = ctx.out_layout.base(ctx.batch, ctx.head) + at as usize * ctx.out_layout.row;
+        let to = ctx.out_layout.base(tile.batch, tile.head) + at as usize * ctx.out_layout.row;
         // Four groups of 8 columns at a time: the quad's lanes hold 2 columns of each, and
         // leave with 8 columns of one.
         #[unroll]
@@ -46,7 +46,7 @@ pub(super) fn store_rows(ctx: &mut HopperCtx<'_>, done: &Finished) {
             }
         }
         if lane == 0u32 && at < ctx.s_q {
-            let to = ctx.lse_layout.base(ctx.batch, ctx.head) + at as usize * ctx.lse_layout.row;
+            let to = ctx.lse_layout.base(tile.batch, tile.head) + at as usize * ctx.lse_layout.row;
             ctx.lse[to] = select(alive, done.lse[r], ctx.neg_inf);
         }
     }
