@@ -113,7 +113,7 @@ fn bindings(kernel: Kernel, feature: &str) -> usize {
     };
     let hooks = match feature {
         "combined" => 3,
-        "lengths" | "documents" | "mask" | "bias" | "alibi" | "hidden" | "models" => 1,
+        "lengths" | "varlen" | "documents" | "mask" | "bias" | "alibi" | "hidden" | "models" => 1,
         _ => 0,
     };
     plain + hooks
@@ -140,6 +140,7 @@ pub const FEATURES: [Features; 5] = [
             "heads",
             "window",
             "lengths",
+            "varlen",
             "documents",
             "mask",
             "bias",
@@ -159,7 +160,7 @@ pub const FEATURES: [Features; 5] = [
             "values",
             "models",
         ],
-        hopper: &["hopper"],
+        hopper: &["hopper", "hopper_varlen"],
     },
     Features {
         kernel: Kernel::AttendBackward,

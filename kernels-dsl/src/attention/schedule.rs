@@ -36,6 +36,10 @@ pub fn segments(
     // Keys [lo, hi) some row may see; [inner_lo, inner_hi) every row sees.
     let mut lo = 0i32;
     let mut hi = len_kv;
+    if comptime!(features.documents) {
+        lo = at.keys_lo as i32;
+        hi = at.keys_hi as i32;
+    }
     let mut inner_lo = 0i32;
     let mut inner_hi = len_kv;
     if comptime!(features.band_right) {
@@ -46,11 +50,9 @@ pub fn segments(
         lo = lo.max(first - scalars.left);
         inner_lo = inner_lo.max(last - scalars.left);
     }
-    if at.row0 >= at.len_q {
-        hi = 0i32;
-    }
-    hi = hi.max(0i32);
-    lo = lo.min(hi);
+    let seen = lo < hi && at.row0 < at.len_q;
+    lo = select(seen, lo, 0i32);
+    hi = select(seen, hi, 0i32);
     let start = lo / n;
     let end = (hi + comptime!(n - 1)) / n;
     if comptime!(features.irregular()) {

@@ -36,6 +36,8 @@ pub const MAX_SEQUENCE: usize = 1 << 30;
 /// [`NotAvailable`]: crate::error::NotAvailable
 /// [`RuntimeFailure`]: crate::error::RuntimeFailure
 ///
+/// A padded batch:
+///
 /// ```no_run
 /// use flashcube_kernels::{AttendOptions, DType, Tensor, attend_forward};
 ///
@@ -49,6 +51,30 @@ pub const MAX_SEQUENCE: usize = 1 << 30;
 /// # Ok(())
 /// # }
 /// ```
+///
+/// Three sequences of 5, 0 and 7 tokens, packed without padding:
+///
+/// ```no_run
+/// use flashcube_kernels::{AttendOptions, DType, Tensor, attend_forward};
+///
+/// # fn demo(client: &cubecl::prelude::Client) -> Result<(), flashcube_kernels::Error> {
+/// // [total, h, d], as projections write them.
+/// let q = Tensor::empty(client, [12, 8, 64], DType::F16);
+/// let k = Tensor::empty(client, [12, 2, 64], DType::F16);
+/// let v = Tensor::empty(client, [12, 2, 64], DType::F16);
+/// let starts = [0, 5, 5, 12];
+/// let options = AttendOptions {
+///     causal: true,
+///     cu_seqlens: Some((&starts, &starts)),
+///     ..AttendOptions::default()
+/// };
+/// let attended = attend_forward(client, &q.packed(), &k.packed(), &v.packed(), &options)?;
+/// // Dense [total, h, d] memory again, and lse [h, total].
+/// assert_eq!(attended.out.strides, q.packed().strides);
+/// assert_eq!(attended.lse.shape, [1, 8, 12]);
+/// # Ok(())
+/// # }
+/// ```
 pub fn attend_forward(
     client: &Client,
     q: &Tensor<4>,
@@ -59,13 +85,17 @@ pub fn attend_forward(
     let dims = AttendDims::check(q, k, v)?;
     let out = match &options.out {
         Some(out) => checked_out(out, &dims, q.dtype)?,
+        // Packed sequences come back as packed tokens [total_q, h_q, d_v].
+        None if options.cu_seqlens.is_some() => {
+            Tensor::empty(client, [dims.s_q, dims.h_q, dims.d_v], q.dtype).packed()
+        }
         None => Tensor::empty(client, [dims.b, dims.h_q, dims.s_q, dims.d_v], q.dtype),
     };
     let lse = match &options.lse {
         Some(lse) => checked_lse(lse, &dims)?,
         None => Tensor::empty(client, [dims.b, dims.h_q, dims.s_q], DType::F32),
     };
-    let hooks = Hooks::check(&dims, options)?;
+    let mut hooks = Hooks::check(&dims, options)?;
     if lse.elements() == 0 {
         return Ok(Attended {
             out,
@@ -104,7 +134,10 @@ pub fn attend_forward(
         dtype: q.dtype,
         d: dims.d,
         d_v: dims.d_v,
-        s_q: dims.s_q,
+        s_q: match hooks.features.varlen {
+            true => hooks.longest_q(),
+            false => dims.s_q,
+        },
         vector,
         tma: [q, k, v, &out].iter().all(|t| t.tma()),
         positive_scale: hooks.scale > 0.0,
@@ -112,11 +145,16 @@ pub fn attend_forward(
         features: hooks.features,
     };
     let blueprint = select_attend(&key, &caps, &options.policy)?;
+    let listed = blueprint
+        .features
+        .listed()
+        .then(|| hooks.list_tiles(&blueprint));
     let call = ForwardCall {
         client,
         caps: &caps,
         dims,
         hooks: &hooks,
+        listed,
         blueprint,
     };
     match blueprint.tier {

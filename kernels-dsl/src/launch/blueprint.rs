@@ -147,7 +147,8 @@ impl fmt::Display for AttendBlueprint {
             (x.band_right, "right"),
             (x.documents, "documents"),
             (x.mask.is_some(), "mask"),
-            (x.lengths, "lengths"),
+            (x.lengths && !x.varlen, "lengths"),
+            (x.varlen, "varlen"),
         ];
         for (_, tag) in tags.into_iter().filter(|(on, _)| *on) {
             write!(f, "/{tag}")?;

@@ -17,14 +17,26 @@ pub(crate) struct ForwardCall<'a> {
     pub(crate) caps: &'a Caps,
     pub(crate) dims: AttendDims,
     pub(crate) hooks: &'a Hooks,
+    /// Tiles of the list, where the blueprint reads one.
+    pub(crate) listed: Option<usize>,
     pub(crate) blueprint: AttendBlueprint,
 }
 
 impl ForwardCall<'_> {
-    /// Row tiles of a (batch, head) and of the whole problem.
+    /// Tiles of a lane and of the whole problem.
     fn tiles(&self) -> (usize, usize) {
-        let tiles = self.dims.s_q.div_ceil(self.blueprint.rows);
-        (tiles, self.dims.b * self.dims.h_q * tiles)
+        let rows = self.blueprint.rows;
+        let tiles = self.listed.unwrap_or(self.dims.s_q.div_ceil(rows));
+        (tiles, self.lanes() * tiles)
+    }
+
+    /// What every tile along s_q is visited for: (batch, head) pairs, or heads where the list
+    /// holds the tiles of all sequences.
+    fn lanes(&self) -> usize {
+        match self.listed {
+            Some(_) => self.dims.h_q,
+            None => self.dims.b * self.dims.h_q,
+        }
     }
 
     fn sizes(&self) -> ForwardSizesLaunch {
@@ -100,7 +112,8 @@ impl ForwardCall<'_> {
         if !self.blueprint.features.band_right {
             return group;
         }
-        let bytes = dims.s_kv * (dims.d + dims.d_v) * self.blueprint.dtype.size();
+        let row = (dims.d + dims.d_v) * self.blueprint.dtype.size();
+        let bytes = self.hooks.longest_kv() * row;
         ((32 << 20) / bytes.max(1)).max(4).saturating_mul(group)
     }
 
@@ -110,7 +123,6 @@ impl ForwardCall<'_> {
         lse: &Tensor<3>,
     ) -> Result<(), Error> {
         let blueprint = self.blueprint;
-        let dims = &self.dims;
         let total = self.tiles().1;
         if total > u32::MAX as usize / 2 {
             return Err(NotAvailable {
@@ -123,7 +135,7 @@ impl ForwardCall<'_> {
             .into());
         }
         let cubes = total.min(self.caps.multiprocessors.unwrap_or(132) as usize);
-        let all_lanes = dims.b * dims.h_q;
+        let all_lanes = self.lanes();
         let lanes = self.lanes_in_flight().min(all_lanes);
         // SAFETY: every view was checked against its buffer and for TMA; rows past the tensor
         // arrive as zeros and are not stored. The tickets belong to the client's stream, on

@@ -53,7 +53,7 @@ pub struct AttendKey {
     pub d: usize,
     /// Head dimension of v.
     pub d_v: usize,
-    /// Queries: short problems get smaller tiles.
+    /// Queries of the longest sequence: short problems get smaller tiles.
     pub s_q: usize,
     /// Elements that may be loaded at once.
     pub vector: usize,
@@ -75,12 +75,11 @@ impl AttendKey {
     /// delta, dK, dV (backward), the optional ones, and the one CubeCL keeps scalars in.
     pub fn bindings(&self) -> u32 {
         let x = &self.features;
-        let table = x.lengths || x.documents || x.alibi;
         let tensors = match self.op {
             AttendOp::Forward => 5,
             AttendOp::Backward => 8,
         };
-        1 + tensors + x.mask.is_some() as u32 + x.bias as u32 + table as u32
+        1 + tensors + x.mask.is_some() as u32 + x.bias as u32 + x.table() as u32
     }
 }
 

@@ -6,6 +6,7 @@ mod hopper;
 mod models;
 mod packed;
 mod rows;
+mod varlen;
 
 use flashcube::DType;
 
@@ -21,6 +22,7 @@ pub fn problems() -> Vec<Problem> {
         attention::values(),
         attention::schedules(),
         hopper::entries(),
+        varlen::entries(),
         backward::entries(),
         rows::merge(),
         rows::hadamard(),

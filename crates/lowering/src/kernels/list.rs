@@ -33,6 +33,7 @@ fn feature_sets() -> [(&'static str, LogitFeatures); 3] {
         documents: true,
         mask: Some(MaskWidth::U8),
         lengths: true,
+        varlen: false,
     };
     [("", plain), ("_causal", causal), ("_hooks", hooks)]
 }
@@ -96,6 +97,22 @@ fn attend_forward(all: &mut Vec<ListedKernel>) {
         for d in [64, 128] {
             add("_lengths", attention(dtype, d, d, lengths));
         }
+    }
+    // Packed sequences.
+    let varlen = LogitFeatures {
+        varlen: true,
+        ..lengths
+    };
+    let varlen_causal = LogitFeatures {
+        band_right: true,
+        ..varlen
+    };
+    for d in [64, 128] {
+        add("_varlen", attention(DType::BF16, d, d, varlen));
+        add(
+            "_varlen_causal",
+            attention(DType::BF16, d, d, varlen_causal),
+        );
     }
     add("_causal", attention(DType::F16, 192, 128, causal));
     // One hook that reads memory for every score.

@@ -267,8 +267,8 @@ fn other_block<'a, E: Float, N: Size>(
     #[comptime] len: usize,
 ) -> BlockView<'a, E, N> {
     if comptime!(side == Side::Keys) {
-        BlockView::<'a, E, N>::new(query, query_layout, batch, head, rows, len)
+        BlockView::<'a, E, N>::new(query, query_layout, batch, head, 0u32, rows, len)
     } else {
-        BlockView::<'a, E, N>::new(key, key_layout, batch, head_kv, rows, len)
+        BlockView::<'a, E, N>::new(key, key_layout, batch, head_kv, 0u32, rows, len)
     }
 }

@@ -33,9 +33,9 @@ pub struct ForwardSizes {
     pub s_q: u32,
     /// Keys.
     pub s_kv: u32,
-    /// Tiles along s_q.
+    /// Tiles along s_q, or tiles of the list.
     pub tiles: u32,
-    /// b * h_q * tiles.
+    /// b * h_q * tiles, or h_q * tiles where they are listed.
     pub total: usize,
 }
 
@@ -80,15 +80,6 @@ fn run_forward<'a, E: Float, N: Size>(
     let shape = comptime!(blueprint.fma_shape());
     let units = comptime!(shape.units as u32);
 
-    let tile = (CUBE_POS % sizes.tiles as usize) as u32;
-    let lane = (CUBE_POS / sizes.tiles as usize) as u32;
-    let head = lane % sizes.h_q;
-    let batch = lane / sizes.h_q;
-    let mut head_kv = head / sizes.group;
-    if comptime!(blueprint.fault == Some(Fault::WrongKvHead)) {
-        head_kv = head % (sizes.h_q / sizes.group);
-    }
-
     let inputs = LogitInputs::<'a> {
         tensors,
         scalars,
@@ -96,14 +87,24 @@ fn run_forward<'a, E: Float, N: Size>(
         s_q: sizes.s_q,
         s_kv: sizes.s_kv,
     };
-    let row0 = tile * units;
-    let at = tile_coords(&inputs, batch, head, row0, features);
+    let position = (CUBE_POS % sizes.tiles as usize) as u32;
+    let lane = (CUBE_POS / sizes.tiles as usize) as u32;
+    let at = if comptime!(features.listed()) {
+        listed_tile(&inputs, position, lane, features)
+    } else {
+        let (batch, head) = (lane / sizes.h_q, lane % sizes.h_q);
+        tile_coords(&inputs, batch, head, position * units, features)
+    };
     let range = segments(&at, scalars, units, comptime!(shape.block as u32), features);
+    let mut head_kv = at.head / sizes.group;
+    if comptime!(blueprint.fault == Some(Fault::WrongKvHead)) {
+        head_kv = at.head % (sizes.h_q / sizes.group);
+    }
 
-    // Units past the tensor's rows follow the last row, so that barriers are met by all.
+    // Units past the sequence's rows follow its last row, so that barriers are met by all.
     let slot = UNIT_POS % units;
-    let row = row0 + slot;
-    let read = row.min(sizes.s_q - 1u32);
+    let row = at.row0 + slot;
+    let place = at.first_q + row.min(at.rows_q - 1u32);
     let exchange = if comptime!(blueprint.roles == RoleSplit::Softmax) {
         let words = comptime!(exchange_words(shape.block) * shape.units);
         ComptimeOption::new_Some(Shared::<[f32]>::new_slice(words))
@@ -111,31 +112,40 @@ fn run_forward<'a, E: Float, N: Size>(
         ComptimeOption::new_None()
     };
     let mut ctx = FmaCtx::<'a, E, N> {
-        q: RowView::new(q, &layouts.q, batch, head, read, comptime!(shape.len)),
+        q: RowView::new(
+            q,
+            &layouts.q,
+            at.batch,
+            at.head,
+            place,
+            comptime!(shape.len),
+        ),
         k: BlockView::new(
             k,
             &layouts.k,
-            batch,
+            at.batch,
             head_kv,
+            at.first_kv,
             sizes.s_kv,
             comptime!(shape.len),
         ),
         v: BlockView::new(
             v,
             &layouts.v,
-            batch,
+            at.batch,
             head_kv,
+            at.first_kv,
             sizes.s_kv,
             comptime!(shape.len_v),
         ),
         out,
         lse,
-        out_at: layouts.out.base(batch, head) + read as usize * layouts.out.row,
-        lse_at: layouts.lse.base(batch, head) + read as usize * layouts.lse.row,
+        out_at: layouts.out.base(at.batch, at.head) + place as usize * layouts.out.row,
+        lse_at: layouts.lse.base(at.batch, at.head) + place as usize * layouts.lse.row,
         row: slot,
-        exists: row < sizes.s_q,
+        exists: row < at.rows_q,
         alive: row < at.len_q,
-        last: row + 1u32 == sizes.s_q,
+        last: row + 1u32 == at.rows_q,
         neg_inf: scalars.neg_inf,
         exchange,
         shape,

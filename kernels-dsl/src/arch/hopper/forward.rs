@@ -59,13 +59,17 @@ pub struct HopperCtx<'a> {
     pub head_kv: u32,
     /// See `batch`.
     pub row0: u32,
+    /// Row of the tensors that the sequence's query 0 and key 0 stand in.
+    pub first_q: u32,
+    /// See `first_q`.
+    pub first_kv: u32,
     /// Queries and keys of the sequence.
     pub len_q: u32,
     /// See `len_q`.
     pub len_kv: u32,
-    /// Queries and keys of the tensor.
-    pub s_q: u32,
-    /// See `s_q`.
+    /// Rows of the sequence in out and lse.
+    pub rows_q: u32,
+    /// Keys of the tensor.
     pub s_kv: u32,
     /// Query heads that share a key head.
     pub group: u32,
@@ -292,8 +296,11 @@ impl<'a, NS: Size, NP: Size> Tier for Hopper<'a, NS, NP> {
         ctx.head = at.head;
         ctx.head_kv = at.head / ctx.group;
         ctx.row0 = at.row0;
+        ctx.first_q = at.first_q;
+        ctx.first_kv = at.first_kv;
         ctx.len_q = at.len_q;
         ctx.len_kv = at.len_kv;
+        ctx.rows_q = at.rows_q;
         if comptime!(roles.load) {
             if UNIT_POS == 0u32 {
                 load_queries(ctx, at, range);

@@ -17,10 +17,10 @@ pub struct HopperLayouts {
     pub out: Layout,
     /// lse [b, h_q, s_q], in elements.
     pub lse: Layout,
-    /// (batch, head) pairs whose K and V share the L2 cache at a time; their longest tiles go
-    /// first.
+    /// (batch, head) pairs, or heads where tiles are listed, whose K and V share the L2 cache at a
+    /// time; their longest tiles go first.
     pub lanes: u32,
-    /// b * h_q.
+    /// b * h_q, or h_q where tiles are listed.
     pub all_lanes: u32,
 }
 
@@ -78,7 +78,8 @@ pub fn attend_forward_hopper<E: Float>(
         bars,
     };
     run_hopper::<NS, NP>(
-        out, lse, tickets, &mut slots, &maps, &smem, tensors, layouts, sizes, scalars, offsets, blueprint,
+        out, lse, tickets, &mut slots, &maps, &smem, tensors, layouts, sizes, scalars, offsets,
+        blueprint,
     );
 }
 
@@ -169,9 +170,11 @@ fn run_hopper<'a, NS: Size, NP: Size>(
         head: 0u32,
         head_kv: 0u32,
         row0: 0u32,
+        first_q: 0u32,
+        first_kv: 0u32,
         len_q: 0u32,
         len_kv: 0u32,
-        s_q: sizes.s_q,
+        rows_q: 0u32,
         s_kv: sizes.s_kv,
         group: sizes.group,
         neg_inf: scalars.neg_inf,
@@ -213,7 +216,13 @@ fn produce<NS: Size, NP: Size>(
         let at = tile_at(tile, inputs, layouts, sizes, blueprint);
         let rows = comptime!(blueprint.rows as u32);
         let block = comptime!(blueprint.block as u32);
-        let range = segments(&at, inputs.scalars, rows, block, comptime!(blueprint.features));
+        let range = segments(
+            &at,
+            inputs.scalars,
+            rows,
+            block,
+            comptime!(blueprint.features),
+        );
         attend_tile::<Hopper<'_, NS, NP>>(
             ctx,
             &at,
@@ -269,7 +278,8 @@ fn consume<NS: Size, NP: Size>(
 }
 
 /// Tile `tile` of the order: groups of lanes that share the L2 cache; within a group, row tile by
-/// row tile, the last rows first where a mask shortens the first ones.
+/// row tile, the longest first: the last rows under a mask that shortens the first ones, and
+/// whatever order the host's list has.
 #[cube]
 fn tile_at(
     tile: u32,
@@ -283,12 +293,17 @@ fn tile_at(
     let within = tile % (layouts.lanes * sizes.tiles);
     let first_lane = group * layouts.lanes;
     let lanes = layouts.lanes.min(layouts.all_lanes - first_lane);
+    let position = within / lanes;
     let lane = first_lane + within % lanes;
-    let row_tile = if comptime!(features.band_right) {
-        sizes.tiles - 1u32 - within / lanes
+    if comptime!(features.listed()) {
+        listed_tile(inputs, position, lane, features)
     } else {
-        within / lanes
-    };
-    let row0 = row_tile * comptime!(blueprint.rows as u32);
-    tile_coords(inputs, lane / sizes.h_q, lane % sizes.h_q, row0, features)
+        let row_tile = if comptime!(features.band_right) {
+            sizes.tiles - 1u32 - position
+        } else {
+            position
+        };
+        let row0 = row_tile * comptime!(blueprint.rows as u32);
+        tile_coords(inputs, lane / sizes.h_q, lane % sizes.h_q, row0, features)
+    }
 }

@@ -20,7 +20,7 @@ pub(super) fn load_queries(ctx: &mut HopperCtx<'_>, at: &TileCoords, range: &Seg
             stage + comptime!(c * shape.rows() * 128),
             ctx.q_map,
             comptime!((c * 64) as i32).runtime(),
-            ctx.row0 as i32,
+            (ctx.first_q + ctx.row0) as i32,
             ctx.head as i32,
             ctx.batch as i32,
             ctx.q_full(),
@@ -43,7 +43,7 @@ pub(super) fn load_keys(ctx: &mut HopperCtx<'_>, j: u32) {
             ctx.k_smem + stage * comptime!(shape.k_bytes()) + comptime!(c * shape.block * 128),
             ctx.k_map,
             comptime!((c * 64) as i32).runtime(),
-            (j * comptime!(shape.block)) as i32,
+            (ctx.first_kv + j * comptime!(shape.block)) as i32,
             ctx.head_kv as i32,
             ctx.batch as i32,
             full,
@@ -51,8 +51,9 @@ pub(super) fn load_keys(ctx: &mut HopperCtx<'_>, j: u32) {
     }
 }
 
-/// Value block j. Rows past the tensor arrive as zeros; rows past the sequence's length are
-/// zeroed by the producer's warp before the consumers see the stage, since 0 * NaN is NaN.
+/// Value block j. Rows past the tensor arrive as zeros; rows past the sequence's length, the next
+/// sequence's among them, are zeroed by the producer's warp before the consumers see the stage,
+/// since 0 * NaN is NaN.
 #[cube]
 #[allow(
     clippy::collapsible_if,
@@ -69,7 +70,7 @@ pub(super) fn load_values(ctx: &mut HopperCtx<'_>, j: u32) {
     let mut lands = full;
     let mut mend = false;
     if comptime!(shape.ragged) {
-        mend = end > ctx.len_kv && ctx.len_kv < ctx.s_kv;
+        mend = end > ctx.len_kv && ctx.first_kv + ctx.len_kv < ctx.s_kv;
         if mend {
             lands = ctx.v_landed();
         }
@@ -83,7 +84,7 @@ pub(super) fn load_values(ctx: &mut HopperCtx<'_>, j: u32) {
                 ctx.v_smem + stage * comptime!(shape.v_bytes()) + comptime!(c * shape.block * 128),
                 ctx.v_map,
                 comptime!((c * 64) as i32).runtime(),
-                row0 as i32,
+                (ctx.first_kv + row0) as i32,
                 ctx.head_kv as i32,
                 ctx.batch as i32,
                 lands,

@@ -1,0 +1,173 @@
+//! Which tiles a forward visits, and in which order: pure, from lengths and documents alone.
+
+use std::cmp::Reverse;
+use std::ops::Range;
+
+use super::{Alignment, expect_entries};
+use crate::attention::TILE_WORDS;
+use crate::error::InvalidProblem;
+
+/// Rows of one sequence: a batch entry's, or those between two cumulative lengths.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Sequence {
+    /// Row of q, out and lse that query 0 stands in.
+    pub first_q: usize,
+    /// Queries.
+    pub len_q: usize,
+    /// Rows of out and lse, at least `len_q`: those past it become 0 and -inf.
+    pub rows_q: usize,
+    /// Row of k and v that key 0 stands in.
+    pub first_kv: usize,
+    /// Keys.
+    pub len_kv: usize,
+}
+
+impl Sequence {
+    /// The sequences between cumulative lengths, and one without keys over the rows of q past the
+    /// last of them, so that every row of out is written.
+    ///
+    /// # Errors
+    /// [`InvalidProblem::Entries`] and [`InvalidProblem::Entry`], which name the table: each starts
+    /// with 0, never falls, ends within its tensor, and has an entry more than there are sequences.
+    pub fn packed(
+        (cu_q, cu_kv): (&[usize], &[usize]),
+        (total_q, total_kv): (usize, usize),
+    ) -> Result<Vec<Sequence>, InvalidProblem> {
+        check_cumulative("cu_seqlens_q", cu_q, total_q)?;
+        check_cumulative("cu_seqlens_kv", cu_kv, total_kv)?;
+        expect_entries("cu_seqlens_kv", cu_kv.len(), cu_q.len())?;
+        let of = |first_q, len_q, first_kv, len_kv| Sequence {
+            first_q,
+            len_q,
+            rows_q: len_q,
+            first_kv,
+            len_kv,
+        };
+        let mut sequences: Vec<Sequence> = cu_q
+            .windows(2)
+            .zip(cu_kv.windows(2))
+            .map(|(q, kv)| of(q[0], q[1] - q[0], kv[0], kv[1] - kv[0]))
+            .collect();
+        let end = cu_q[cu_q.len() - 1];
+        if end < total_q {
+            sequences.push(of(end, total_q - end, 0, 0));
+        }
+        Ok(sequences)
+    }
+}
+
+fn check_cumulative(
+    name: &'static str,
+    table: &[usize],
+    total: usize,
+) -> Result<(), InvalidProblem> {
+    if table.is_empty() {
+        return expect_entries(name, 0, 1);
+    }
+    // The largest value each entry may have: the first is 0, the others end where the next does.
+    let limits = table[1..].iter().copied().chain([total]);
+    for (index, (&value, next)) in table.iter().zip(limits).enumerate() {
+        let limit = if index == 0 { 0 } else { next };
+        if value > limit {
+            return Err(InvalidProblem::Entry {
+                name,
+                index,
+                value,
+                limit,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Keys that causal mask and window leave to a query, relative to its diagonal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct PlanBand {
+    /// Keys left of the diagonal; `None` is all.
+    pub left: Option<usize>,
+    /// Keys right of the diagonal; `None` is all, causal is 0.
+    pub right: Option<usize>,
+    /// Where the diagonal starts.
+    pub alignment: Alignment,
+}
+
+/// One query tile of a forward, for every head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ListedTile {
+    /// Index of the sequence.
+    pub sequence: usize,
+    /// First row, counted from the start of the sequence.
+    pub row0: usize,
+    /// First key that some row may see, whatever the band says.
+    pub keys_lo: usize,
+    /// One past the last such key.
+    pub keys_hi: usize,
+}
+
+impl ListedTile {
+    /// The tile as the kernels read it from the table buffer.
+    pub fn words(&self) -> [u32; TILE_WORDS] {
+        [self.sequence, self.row0, self.keys_lo, self.keys_hi].map(|x| x as u32)
+    }
+}
+
+/// Tiles of `rows` queries over every row of the sequences, those with most blocks of `block` keys
+/// first: cubes that take them in this order finish together.
+///
+/// `keys(sequence, queries)` bounds the keys that any of the queries may see. Tiles with equally
+/// many blocks stay in the order of their rows, so that neighbours in time read the same keys.
+pub fn plan_tiles(
+    sequences: &[Sequence],
+    (rows, block): (usize, usize),
+    band: PlanBand,
+    keys: impl Fn(usize, Range<usize>) -> Range<usize>,
+) -> Vec<ListedTile> {
+    let mut tiles = Vec::new();
+    for (index, sequence) in sequences.iter().enumerate() {
+        for row0 in (0..sequence.rows_q).step_by(rows) {
+            let queries = row0..sequence.len_q.min(row0 + rows);
+            let seen = match queries.is_empty() {
+                true => 0..0,
+                false => keys(index, queries.clone()),
+            };
+            let tile = ListedTile {
+                sequence: index,
+                row0,
+                keys_lo: seen.start,
+                keys_hi: seen.end,
+            };
+            tiles.push((blocks(sequence, queries, seen, block, band), tile));
+        }
+    }
+    tiles.sort_by_key(|&(blocks, _)| Reverse(blocks));
+    tiles.into_iter().map(|(_, tile)| tile).collect()
+}
+
+/// Blocks that the kernels visit for these queries: `attention::segments` on the host.
+fn blocks(
+    sequence: &Sequence,
+    queries: Range<usize>,
+    keys: Range<usize>,
+    block: usize,
+    band: PlanBand,
+) -> usize {
+    if queries.is_empty() {
+        return 0;
+    }
+    let shift = match band.alignment {
+        Alignment::TopLeft => 0,
+        Alignment::BottomRight => sequence.len_kv as i64 - sequence.len_q as i64,
+    };
+    let (first, last) = (queries.start as i64 + shift, queries.end as i64 - 1 + shift);
+    let (mut lo, mut hi) = (keys.start as i64, keys.end as i64);
+    if let Some(right) = band.right {
+        hi = hi.min(last + right as i64 + 1);
+    }
+    if let Some(left) = band.left {
+        lo = lo.max(first - left as i64);
+    }
+    match lo < hi {
+        true => (hi as usize).div_ceil(block) - lo as usize / block,
+        false => 0,
+    }
+}

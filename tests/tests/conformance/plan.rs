@@ -1,0 +1,110 @@
+//! The list of tiles: pure, checked against what every single query sees.
+
+use std::ops::Range;
+
+use flashcube::{Alignment, ListedTile, PlanBand, Sequence, plan_tiles};
+use proptest::prelude::*;
+
+/// Keys that the band leaves to query `i`.
+fn visible(s: &Sequence, band: PlanBand, i: usize) -> Range<i64> {
+    let shift = match band.alignment {
+        Alignment::TopLeft => 0,
+        Alignment::BottomRight => s.len_kv as i64 - s.len_q as i64,
+    };
+    let diagonal = i as i64 + shift;
+    let lo = band.left.map_or(0, |left| diagonal - left as i64).max(0);
+    let hi = band
+        .right
+        .map_or(i64::MAX, |right| diagonal + right as i64 + 1);
+    lo..hi.min(s.len_kv as i64)
+}
+
+/// Blocks that some query of the tile sees, one by one.
+fn blocks(s: &Sequence, tile: &ListedTile, rows: usize, block: usize, band: PlanBand) -> usize {
+    let queries = tile.row0..s.len_q.min(tile.row0 + rows);
+    let seen = |j: usize| {
+        let keys = (j * block) as i64..((j + 1) * block) as i64;
+        queries.clone().any(|i| {
+            let v = visible(s, band, i);
+            v.start.max(keys.start) < v.end.min(keys.end)
+        })
+    };
+    (0..s.len_kv.div_ceil(block)).filter(|&j| seen(j)).count()
+}
+
+fn sequences() -> impl Strategy<Value = Vec<Sequence>> {
+    let one = (0usize..90, 0usize..20, 0usize..90);
+    prop::collection::vec(one, 0..6).prop_map(|lengths| {
+        let mut first = (0, 0);
+        let of = |(len_q, spare, len_kv)| {
+            let sequence = Sequence {
+                first_q: first.0,
+                len_q,
+                rows_q: len_q + spare,
+                first_kv: first.1,
+                len_kv,
+            };
+            first = (first.0 + len_q + spare, first.1 + len_kv);
+            sequence
+        };
+        lengths.into_iter().map(of).collect()
+    })
+}
+
+fn band() -> impl Strategy<Value = PlanBand> {
+    let edge = || prop::option::of(0usize..50);
+    (edge(), edge(), any::<bool>()).prop_map(|(left, right, top_left)| PlanBand {
+        left,
+        right,
+        alignment: match top_left {
+            true => Alignment::TopLeft,
+            false => Alignment::BottomRight,
+        },
+    })
+}
+
+proptest! {
+    #[test]
+    fn every_row_is_in_one_tile_and_the_longest_tiles_come_first(
+        sequences in sequences(),
+        (rows, block) in (1usize..40, 1usize..40),
+        band in band(),
+    ) {
+        let whole = |s: usize, _| 0..sequences[s].len_kv;
+        let tiles = plan_tiles(&sequences, (rows, block), band, whole);
+        let mut starts: Vec<(usize, usize)> = tiles.iter().map(|t| (t.sequence, t.row0)).collect();
+        starts.sort_unstable();
+        let wanted: Vec<(usize, usize)> = sequences
+            .iter()
+            .enumerate()
+            .flat_map(|(s, x)| (0..x.rows_q).step_by(rows).map(move |row0| (s, row0)))
+            .collect();
+        prop_assert_eq!(starts, wanted);
+        let work: Vec<usize> = tiles
+            .iter()
+            .map(|t| blocks(&sequences[t.sequence], t, rows, block, band))
+            .collect();
+        prop_assert!(work.is_sorted_by(|a, b| a >= b), "{:?}", work);
+    }
+}
+
+#[test]
+fn tiles_of_one_sequence_stay_together() {
+    let of = |first, len| Sequence {
+        first_q: first,
+        len_q: len,
+        rows_q: len,
+        first_kv: first,
+        len_kv: len,
+    };
+    let sequences = [of(0, 100), of(100, 300), of(400, 200)];
+    let whole = |s: usize, _| 0..sequences[s].len_kv;
+    let tiles = plan_tiles(&sequences, (100, 10), PlanBand::default(), whole);
+    let order: Vec<(usize, usize)> = tiles.iter().map(|t| (t.sequence, t.row0)).collect();
+    assert_eq!(
+        order,
+        [(1, 0), (1, 100), (1, 200), (2, 0), (2, 100), (0, 0)]
+    );
+    // Words of the table: sequence, first row, keys.
+    assert_eq!(tiles[4].words(), [2, 100, 0, 200]);
+}
