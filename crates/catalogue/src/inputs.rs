@@ -197,7 +197,12 @@ impl<'a> Draw<'a> {
         }
         if let Some(count) = a.documents {
             for (name, s) in [("documents_q", a.s_q), ("documents_kv", a.s_kv)] {
-                let ids = self.documents(a.b, s, count);
+                let ids = match a.scattered {
+                    true => (0..a.b * s)
+                        .map(|_| self.rng.random_range(0..count))
+                        .collect(),
+                    false => self.documents(a.b, s, count),
+                };
                 self.arrays
                     .insert(name, Array::dense(&[a.b, s], Data::U32(ids)));
             }

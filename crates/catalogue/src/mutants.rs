@@ -49,6 +49,8 @@ pub fn problems_for(fault: Fault) -> &'static [&'static str] {
         Fault::SoftcapDropped => &["softcap/cap1"],
         Fault::SlopeOfFirstHead => &["alibi/bottom_right"],
         Fault::WrongAlignment => &["causal/bottom_right_q33xkv97", "alibi/top_left"],
+        Fault::KeysWhereQueriesStand => &["varlen/mixed", "varlen/causal_top_left"],
+        Fault::DocumentsCutShort => &["documents/long", "documents/scattered"],
     }
 }
 

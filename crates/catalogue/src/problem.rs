@@ -138,6 +138,8 @@ pub struct Attend {
     pub cu_seqlens: Option<(Vec<usize>, Vec<usize>)>,
     /// Consecutive documents of random length, this many in every batch entry.
     pub documents: Option<u32>,
+    /// Rows belong to documents at random instead of one document behind the other.
+    pub scattered: bool,
     /// Random boolean mask of this width and shape, axes full or 1.
     pub mask: Option<(MaskWidth, [usize; 4])>,
     /// Random bias of this shape, one in sixteen -inf, axes full or 1.
@@ -341,6 +343,7 @@ impl Attend {
             lengths_kv: None,
             cu_seqlens: None,
             documents: None,
+            scattered: false,
             mask: None,
             bias: None,
             alibi: false,

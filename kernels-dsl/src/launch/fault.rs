@@ -34,11 +34,15 @@ pub enum Fault {
     SlopeOfFirstHead,
     /// Causal is aligned top-left instead of bottom-right.
     WrongAlignment,
+    /// The keys of a packed sequence are taken from where its queries stand.
+    KeysWhereQueriesStand,
+    /// The last block of keys that a tile's documents reach is not visited.
+    DocumentsCutShort,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Fault; 14] = [
+    pub const ALL: [Fault; 16] = [
         Fault::LastKeyDropped,
         Fault::BandRightOffByOne,
         Fault::BandLeftOffByOne,
@@ -53,6 +57,8 @@ impl Fault {
         Fault::SoftcapDropped,
         Fault::SlopeOfFirstHead,
         Fault::WrongAlignment,
+        Fault::KeysWhereQueriesStand,
+        Fault::DocumentsCutShort,
     ];
 }
 

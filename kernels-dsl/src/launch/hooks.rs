@@ -116,7 +116,7 @@ impl Hooks {
     }
 
     /// Puts the tiles of a forward with this blueprint into the table; returns how many there are.
-    pub(crate) fn list_tiles(&mut self, blueprint: &AttendBlueprint) -> usize {
+    pub(crate) fn list_tiles(&mut self, dims: &AttendDims, blueprint: &AttendBlueprint) -> usize {
         let edge = |on: bool, width: i32| on.then_some(width as usize);
         let band = PlanBand {
             left: edge(self.features.band_left, self.left),
@@ -124,11 +124,37 @@ impl Hooks {
             alignment: self.alignment,
         };
         let shape = (blueprint.rows, blueprint.block);
-        let all = |sequence: usize, _| 0..self.sequences[sequence].len_kv;
-        let tiles = plan_tiles(&self.sequences, shape, band, all);
-        let words = tiles.iter().flat_map(ListedTile::words);
-        self.table.tiles = self.table.append(words);
+        let sequences = &self.sequences;
+        let tiles = match self.features.documents {
+            false => plan_tiles(sequences, shape, band, |s, _| 0..sequences[s].len_kv),
+            true => {
+                // Ids of a batch entry.
+                let words = &self.table.words;
+                let of = |first: usize, batch: usize, s: usize| &words[first + batch * s..][..s];
+                let keys = |batch| of(self.table.doc_kv, batch, dims.s_kv);
+                let queries = |batch| of(self.table.doc_q, batch, dims.s_q);
+                let spans: Vec<DocumentSpans> = sequences
+                    .iter()
+                    .enumerate()
+                    .map(|(batch, s)| DocumentSpans::of(&keys(batch)[..s.len_kv]))
+                    .collect();
+                let cut = match blueprint.fault {
+                    Some(Fault::DocumentsCutShort) => blueprint.block,
+                    _ => 0,
+                };
+                plan_tiles(sequences, shape, band, |batch, rows| {
+                    let span = spans[batch].covering(&queries(batch)[rows]);
+                    span.start..span.end.saturating_sub(cut).max(span.start)
+                })
+            }
+        };
+        self.table.tiles = self.table.append(tiles.iter().flat_map(ListedTile::words));
         tiles.len()
+    }
+
+    /// Size of the table.
+    pub(crate) fn table_bytes(&self) -> usize {
+        size_of_val(&self.table.words[..])
     }
 
     fn take_mask(&mut self, mask: &BoolMask, full: [usize; 4]) -> Result<(), InvalidProblem> {
@@ -299,7 +325,11 @@ impl Table {
         }
         if varlen {
             table.first_q = table.append(sequences.iter().map(|s| s.first_q as u32));
-            table.first_kv = table.append(sequences.iter().map(|s| s.first_kv as u32));
+            let first_kv = |s: &Sequence| match options.policy.fault {
+                Some(Fault::KeysWhereQueriesStand) => s.first_q as u32,
+                _ => s.first_kv as u32,
+            };
+            table.first_kv = table.append(sequences.iter().map(first_kv));
         }
         if let Some((q, k)) = options.documents {
             expect_entries("documents of queries", q.len(), dims.b * dims.s_q)?;

@@ -1,6 +1,7 @@
 //! Which tiles a forward visits, and in which order: pure, from lengths and documents alone.
 
 use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::ops::Range;
 
 use super::{Alignment, expect_entries};
@@ -78,6 +79,34 @@ fn check_cumulative(
         }
     }
     Ok(())
+}
+
+/// Where the keys of every document of a batch entry lie, ids in any order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DocumentSpans(HashMap<u32, Range<usize>>);
+
+impl DocumentSpans {
+    /// From the document id of every key.
+    pub fn of(keys: &[u32]) -> Self {
+        let mut spans: HashMap<u32, Range<usize>> = HashMap::new();
+        let mut first = 0;
+        for run in keys.chunk_by(|a, b| a == b) {
+            let last = first + run.len();
+            spans.entry(run[0]).or_insert(first..last).end = last;
+            first = last;
+        }
+        Self(spans)
+    }
+
+    /// The shortest range that holds every key of the documents of these queries; empty if there
+    /// is none.
+    pub fn covering(&self, queries: &[u32]) -> Range<usize> {
+        let runs = queries.chunk_by(|a, b| a == b);
+        let spans = runs.filter_map(|run| self.0.get(&run[0]).cloned());
+        spans
+            .reduce(|all, span| all.start.min(span.start)..all.end.max(span.end))
+            .unwrap_or(0..0)
+    }
 }
 
 /// Keys that causal mask and window leave to a query, relative to its diagonal.

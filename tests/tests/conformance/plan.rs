@@ -2,7 +2,10 @@
 
 use std::ops::Range;
 
-use flashcube::{Alignment, ListedTile, PlanBand, Sequence, plan_tiles};
+use flashcube::{
+    Alignment, AttendOptions, Backend, Caps, DType, DocumentSpans, ListedTile, PlanBand, Sequence,
+    Tensor, plan_tiles, workspace_bytes,
+};
 use proptest::prelude::*;
 
 /// Keys that the band leaves to query `i`.
@@ -107,4 +110,55 @@ fn tiles_of_one_sequence_stay_together() {
     );
     // Words of the table: sequence, first row, keys.
     assert_eq!(tiles[4].words(), [2, 100, 0, 200]);
+}
+
+proptest! {
+    #[test]
+    fn document_spans_are_the_shortest_that_hold_every_key(
+        keys in prop::collection::vec(0u32..6, 0..40),
+        queries in prop::collection::vec(0u32..8, 0..12),
+    ) {
+        let seen: Vec<usize> = (0..keys.len()).filter(|&j| queries.contains(&keys[j])).collect();
+        let wanted = match (seen.first(), seen.last()) {
+            (Some(&first), Some(&last)) => first..last + 1,
+            _ => 0..0,
+        };
+        prop_assert_eq!(DocumentSpans::of(&keys).covering(&queries), wanted);
+    }
+}
+
+#[test]
+fn workspace_is_the_table_and_never_a_matrix_of_scores() {
+    let client = Backend::Cpu.open().expect("the CPU backend");
+    let caps = Caps::of(&client);
+    let (b, h, s) = (2, 4, 3000);
+    let x = Tensor::<4>::empty(&client, [b, h, s, 8], DType::F32);
+    let bytes = |options: &AttendOptions<'_>| workspace_bytes(&x, &x, &x, options, &caps).unwrap();
+    let plain = AttendOptions {
+        causal: true,
+        window_left: Some(7),
+        ..AttendOptions::default()
+    };
+    assert_eq!(bytes(&plain), 0);
+    let alibi = AttendOptions {
+        alibi: Some(&[0.5; 4]),
+        ..plain.clone()
+    };
+    assert_eq!(bytes(&alibi), 4 * h);
+    let lengths = AttendOptions {
+        lengths_kv: Some(&[2000, 1]),
+        ..plain.clone()
+    };
+    // Two lengths and the tiles of each entry.
+    let tile = caps.units_per_cube.clamp(1, 32) as usize;
+    let tiles = b * s.div_ceil(tile) * 16;
+    assert_eq!(bytes(&lengths), 4 * 2 * b + tiles);
+    let ids = vec![0; b * s];
+    let documents = AttendOptions {
+        documents: Some((&ids, &ids)),
+        ..plain.clone()
+    };
+    assert_eq!(bytes(&documents), 4 * 2 * b * s + tiles);
+    let none = Tensor::<4>::empty(&client, [b, h, 0, 8], DType::F32);
+    assert_eq!(workspace_bytes(&none, &x, &x, &lengths, &caps), Ok(0));
 }

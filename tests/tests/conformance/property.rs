@@ -84,7 +84,7 @@ fn attend() -> impl Strategy<Value = Attend> {
                 a.lengths_q = Some(lengths(s_q));
                 a.lengths_kv = Some(lengths(s_kv));
             }
-            4 => a.documents = Some(1 + (left % 5) as u32),
+            4 => (a.documents, a.scattered) = (Some(1 + (left % 5) as u32), top_left),
             5 => a.mask = Some((MaskWidth::U8, shape)),
             6 => a.bias = Some(shape),
             _ => (a.alibi, a.causal, a.softcap) = (true, true, Some(3.0)),
