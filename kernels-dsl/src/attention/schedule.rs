@@ -17,7 +17,7 @@ pub struct Segments {
     pub end: u32,
 }
 
-/// Segments of the tile of `rows` queries from `at.row0`, over blocks of `block` keys.
+/// Segments of the tile of `rows` rows from `at.row0`, over blocks of `block` keys.
 ///
 /// Rows past `len_q` do not widen the range: their results are never kept.
 #[cube]
@@ -30,8 +30,9 @@ pub fn segments(
 ) -> Segments {
     let len_kv = at.len_kv as i32;
     let n = comptime!(block as i32);
-    let first = at.row0 as i32 + at.shift;
-    let last = at.len_q.min(at.row0 + rows) as i32 - 1 + at.shift;
+    let query0 = at.query(0u32.runtime());
+    let first = query0 as i32 + at.shift;
+    let last = at.len_q.min(at.query(rows - 1u32) + 1u32) as i32 - 1 + at.shift;
 
     // Keys [lo, hi) some row may see; [inner_lo, inner_hi) every row sees.
     let mut lo = 0i32;
@@ -50,7 +51,7 @@ pub fn segments(
         lo = lo.max(first - scalars.left);
         inner_lo = inner_lo.max(last - scalars.left);
     }
-    let seen = lo < hi && at.row0 < at.len_q;
+    let seen = lo < hi && query0 < at.len_q;
     lo = select(seen, lo, 0i32);
     hi = select(seen, hi, 0i32);
     let start = lo / n;

@@ -187,6 +187,7 @@ fn plan_forward(
             true => hooks.longest_q(),
             false => dims.s_q,
         },
+        group: dims.h_q / dims.h_kv.max(1),
         vector: vectors.into_iter().min().unwrap_or(1),
         tma: views.iter().all(|t| t.tma()),
         positive_scale: hooks.scale > 0.0,

@@ -112,6 +112,7 @@ pub fn attend_backward(
         d: dims.d,
         d_v: dims.d_v,
         s_q: dims.s_q,
+        group: 1,
         vector: inputs.map(|t| t.vector(4)).into_iter().min().unwrap_or(1),
         tma: false,
         positive_scale: false,

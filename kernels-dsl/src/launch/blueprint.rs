@@ -55,6 +55,9 @@ pub struct AttendBlueprint {
     pub d_v: usize,
     /// Query rows of a tile.
     pub rows: usize,
+    /// Query heads of a group whose rows alternate in a tile: row r is query r / pack of head
+    /// r % pack. 1 for tiles of one head.
+    pub pack: usize,
     /// Keys of a block.
     pub block: usize,
     /// Elements of a vector load.
@@ -108,6 +111,7 @@ impl AttendBlueprint {
                 _ => "bf16",
             },
             ragged: self.features.lengths,
+            pack: self.pack as u32,
         }
     }
 
@@ -133,6 +137,9 @@ impl fmt::Display for AttendBlueprint {
             write!(f, "v{}", self.d_v)?;
         }
         write!(f, "/q{}xkv{}/vec{}", self.rows, self.block, self.vector)?;
+        if self.pack > 1 {
+            write!(f, "/pack{}", self.pack)?;
+        }
         let x = &self.features;
         let tags = [
             (self.roles == RoleSplit::Softmax, "split-softmax"),

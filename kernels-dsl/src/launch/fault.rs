@@ -38,11 +38,13 @@ pub enum Fault {
     KeysWhereQueriesStand,
     /// The last block of keys that a tile's documents reach is not visited.
     DocumentsCutShort,
+    /// Results of heads packed into one tile are stored in reverse order.
+    PackedHeadsSwapped,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Fault; 16] = [
+    pub const ALL: [Fault; 17] = [
         Fault::LastKeyDropped,
         Fault::BandRightOffByOne,
         Fault::BandLeftOffByOne,
@@ -59,6 +61,7 @@ impl Fault {
         Fault::WrongAlignment,
         Fault::KeysWhereQueriesStand,
         Fault::DocumentsCutShort,
+        Fault::PackedHeadsSwapped,
     ];
 }
 

@@ -123,10 +123,14 @@ impl Hooks {
             right: edge(self.features.band_right, self.right),
             alignment: self.alignment,
         };
-        let shape = (blueprint.rows, blueprint.block);
+        let sizes = TileSizes {
+            rows: blueprint.rows,
+            pack: blueprint.pack,
+            block: blueprint.block,
+        };
         let sequences = &self.sequences;
         let tiles = match self.features.documents {
-            false => plan_tiles(sequences, shape, band, |s, _| 0..sequences[s].len_kv),
+            false => plan_tiles(sequences, sizes, band, |s, _| 0..sequences[s].len_kv),
             true => {
                 // Ids of a batch entry.
                 let words = &self.table.words;
@@ -142,7 +146,7 @@ impl Hooks {
                     Some(Fault::DocumentsCutShort) => blueprint.block,
                     _ => 0,
                 };
-                plan_tiles(sequences, shape, band, |batch, rows| {
+                plan_tiles(sequences, sizes, band, |batch, rows| {
                     let span = spans[batch].covering(&queries(batch)[rows]);
                     span.start..span.end.saturating_sub(cut).max(span.start)
                 })

@@ -120,7 +120,18 @@ pub struct PlanBand {
     pub alignment: Alignment,
 }
 
-/// One query tile of a forward, for every head.
+/// Sizes of a tile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TileSizes {
+    /// Rows; those of `pack` heads alternate.
+    pub rows: usize,
+    /// Query heads in the rows of a tile.
+    pub pack: usize,
+    /// Keys of a block.
+    pub block: usize,
+}
+
+/// One query tile of a forward, for every head or every pack of heads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ListedTile {
     /// Index of the sequence.
@@ -140,21 +151,22 @@ impl ListedTile {
     }
 }
 
-/// Tiles of `rows` queries over every row of the sequences, those with most blocks of `block` keys
-/// first: cubes that take them in this order finish together.
+/// Tiles over every row of the sequences, those with most blocks of keys first: cubes that take
+/// them in this order finish together.
 ///
 /// `keys(sequence, queries)` bounds the keys that any of the queries may see. Tiles with equally
 /// many blocks stay in the order of their rows, so that neighbours in time read the same keys.
 pub fn plan_tiles(
     sequences: &[Sequence],
-    (rows, block): (usize, usize),
+    sizes: TileSizes,
     band: PlanBand,
     keys: impl Fn(usize, Range<usize>) -> Range<usize>,
 ) -> Vec<ListedTile> {
     let mut tiles = Vec::new();
     for (index, sequence) in sequences.iter().enumerate() {
-        for row0 in (0..sequence.rows_q).step_by(rows) {
-            let queries = row0..sequence.len_q.min(row0 + rows);
+        for row0 in (0..sequence.rows_q * sizes.pack).step_by(sizes.rows) {
+            let end = (row0 + sizes.rows).div_ceil(sizes.pack);
+            let queries = row0 / sizes.pack..sequence.len_q.min(end);
             let seen = match queries.is_empty() {
                 true => 0..0,
                 false => keys(index, queries.clone()),
@@ -165,7 +177,7 @@ pub fn plan_tiles(
                 keys_lo: seen.start,
                 keys_hi: seen.end,
             };
-            tiles.push((blocks(sequence, queries, seen, block, band), tile));
+            tiles.push((blocks(sequence, queries, seen, sizes.block, band), tile));
         }
     }
     tiles.sort_by_key(|&(blocks, _)| Reverse(blocks));

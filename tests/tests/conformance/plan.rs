@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use flashcube::{
     Alignment, AttendOptions, Backend, Caps, DType, DocumentSpans, ListedTile, PlanBand, Sequence,
-    Tensor, plan_tiles, workspace_bytes,
+    Tensor, TileSizes, plan_tiles, workspace_bytes,
 };
 use proptest::prelude::*;
 
@@ -23,11 +23,15 @@ fn visible(s: &Sequence, band: PlanBand, i: usize) -> Range<i64> {
 }
 
 /// Blocks that some query of the tile sees, one by one.
-fn blocks(s: &Sequence, tile: &ListedTile, rows: usize, block: usize, band: PlanBand) -> usize {
-    let queries = tile.row0..s.len_q.min(tile.row0 + rows);
+fn blocks(s: &Sequence, tile: &ListedTile, sizes: TileSizes, band: PlanBand) -> usize {
+    let TileSizes { rows, pack, block } = sizes;
+    let mut queries: Vec<usize> = (tile.row0..tile.row0 + rows)
+        .map(|row| row / pack)
+        .collect();
+    queries.retain(|&i| i < s.len_q);
     let seen = |j: usize| {
         let keys = (j * block) as i64..((j + 1) * block) as i64;
-        queries.clone().any(|i| {
+        queries.iter().any(|&i| {
             let v = visible(s, band, i);
             v.start.max(keys.start) < v.end.min(keys.end)
         })
@@ -70,22 +74,23 @@ proptest! {
     #[test]
     fn every_row_is_in_one_tile_and_the_longest_tiles_come_first(
         sequences in sequences(),
-        (rows, block) in (1usize..40, 1usize..40),
+        (rows, pack, block) in (1usize..40, 1usize..6, 1usize..40),
         band in band(),
     ) {
+        let sizes = TileSizes { rows, pack, block };
         let whole = |s: usize, _| 0..sequences[s].len_kv;
-        let tiles = plan_tiles(&sequences, (rows, block), band, whole);
+        let tiles = plan_tiles(&sequences, sizes, band, whole);
         let mut starts: Vec<(usize, usize)> = tiles.iter().map(|t| (t.sequence, t.row0)).collect();
         starts.sort_unstable();
         let wanted: Vec<(usize, usize)> = sequences
             .iter()
             .enumerate()
-            .flat_map(|(s, x)| (0..x.rows_q).step_by(rows).map(move |row0| (s, row0)))
+            .flat_map(|(s, x)| (0..x.rows_q * pack).step_by(rows).map(move |row0| (s, row0)))
             .collect();
         prop_assert_eq!(starts, wanted);
         let work: Vec<usize> = tiles
             .iter()
-            .map(|t| blocks(&sequences[t.sequence], t, rows, block, band))
+            .map(|t| blocks(&sequences[t.sequence], t, sizes, band))
             .collect();
         prop_assert!(work.is_sorted_by(|a, b| a >= b), "{:?}", work);
     }
@@ -102,7 +107,12 @@ fn tiles_of_one_sequence_stay_together() {
     };
     let sequences = [of(0, 100), of(100, 300), of(400, 200)];
     let whole = |s: usize, _| 0..sequences[s].len_kv;
-    let tiles = plan_tiles(&sequences, (100, 10), PlanBand::default(), whole);
+    let sizes = TileSizes {
+        rows: 100,
+        pack: 1,
+        block: 10,
+    };
+    let tiles = plan_tiles(&sequences, sizes, PlanBand::default(), whole);
     let order: Vec<(usize, usize)> = tiles.iter().map(|t| (t.sequence, t.row0)).collect();
     assert_eq!(
         order,

@@ -5,6 +5,7 @@ mod backward;
 mod hopper;
 mod models;
 mod packed;
+mod packed_heads;
 mod rows;
 mod varlen;
 
@@ -23,6 +24,7 @@ pub fn problems() -> Vec<Problem> {
         attention::schedules(),
         hopper::entries(),
         varlen::entries(),
+        packed_heads::entries(),
         backward::entries(),
         rows::merge(),
         rows::hadamard(),

@@ -143,7 +143,8 @@ fn run_backward<'a, E: Float, N: Size>(
         } else {
             (own_head, own_head / sizes.group)
         };
-        let at = tile_coords(&inputs, batch, head, row0, comptime!(blueprint.features));
+        let features = comptime!(blueprint.features);
+        let at = tile_coords(&inputs, batch, head, row0, features, 1u32);
         let mut ctx = FmaGradCtx::<'a, E, N> {
             own_first: own_row::<E, N>(
                 q,

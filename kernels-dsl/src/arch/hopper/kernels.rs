@@ -295,8 +295,9 @@ fn tile_at(
     let lanes = layouts.lanes.min(layouts.all_lanes - first_lane);
     let position = within / lanes;
     let lane = first_lane + within % lanes;
+    let pack = comptime!(blueprint.pack as u32);
     if comptime!(features.listed()) {
-        listed_tile(inputs, position, lane, features)
+        listed_tile(inputs, position, lane * pack, features, pack)
     } else {
         let row_tile = if comptime!(features.band_right) {
             sizes.tiles - 1u32 - position
@@ -304,6 +305,8 @@ fn tile_at(
             position
         };
         let row0 = row_tile * comptime!(blueprint.rows as u32);
-        tile_coords(inputs, lane / sizes.h_q, lane % sizes.h_q, row0, features)
+        let heads = sizes.h_q / pack;
+        let (batch, head) = (lane / heads, lane % heads * pack);
+        tile_coords(inputs, batch, head, row0, features, pack)
     }
 }

@@ -4,7 +4,7 @@ use cubecl::prelude::*;
 
 use super::slots::write_tile;
 use super::{HopperCtx, ptx};
-use crate::attention::{Segments, TileCoords};
+use crate::attention::{Segments, TileCoords, query_of};
 
 /// The tile and its queries, once the consumers are done with the last one of the stage.
 #[cube]
@@ -14,17 +14,18 @@ pub(super) fn load_queries(ctx: &mut HopperCtx<'_>, at: &TileCoords, range: &Seg
     write_tile(ctx, at, range);
     ptx::mbar_expect(ctx.q_full(), comptime!(shape.q_bytes()));
     let stage = ctx.q_smem + ctx.q_stage() * comptime!(shape.q_bytes());
+    let query = (ctx.first_q + query_of(ctx.row0, comptime!(shape.pack))) as i32;
     #[unroll]
     for c in 0..comptime!(shape.d.div_ceil(64)) {
-        ptx::tma_load(
-            stage + comptime!(c * shape.rows() * 128),
-            ctx.q_map,
-            comptime!((c * 64) as i32).runtime(),
-            (ctx.first_q + ctx.row0) as i32,
-            ctx.head as i32,
-            ctx.batch as i32,
-            ctx.q_full(),
-        );
+        let to = stage + comptime!(c * shape.rows() * 128);
+        let column = comptime!((c * 64) as i32).runtime();
+        if comptime!(shape.pack == 1) {
+            let (head, batch) = (ctx.head as i32, ctx.batch as i32);
+            ptx::tma_load(to, ctx.q_map, column, query, head, batch, ctx.q_full());
+        } else {
+            let (head, batch) = (ctx.head_kv as i32, ctx.batch as i32);
+            ptx::tma_load_packed(to, ctx.q_map, column, query, head, batch, ctx.q_full());
+        }
     }
 }
 

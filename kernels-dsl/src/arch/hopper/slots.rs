@@ -66,6 +66,7 @@ pub(super) fn read_tile(ctx: &HopperCtx<'_>) -> (TileCoords, Segments) {
         // The segments hold what the producer made of these.
         keys_lo: 0u32.runtime(),
         keys_hi: 0u32.runtime(),
+        pack: comptime!(ctx.shape.pack),
     };
     let range = Segments {
         start: ctx.slots[slot + 8],

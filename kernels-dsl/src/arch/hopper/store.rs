@@ -3,23 +3,26 @@
 use cubecl::prelude::*;
 
 use super::{HopperCtx, ptx};
-use crate::attention::Finished;
+use crate::attention::{Finished, head_of, query_of};
 
 /// out rows in 16-byte stores, and lse. Rows past len_q give 0 and -inf, rows past the sequence's
 /// part of the tensor nothing.
 #[cube]
 pub(super) fn store_rows(ctx: &mut HopperCtx<'_>, done: &Finished) {
     let groups = comptime!(ctx.shape.d_v / 8);
+    let pack = comptime!(ctx.shape.pack);
     let row = ctx.row0 + ctx.thread_row();
     let lane = UNIT_POS % 4u32;
     #[unroll]
     for r in 0..2usize {
-        let at = row + comptime!(8 * r as u32);
+        let packed_row = row + comptime!(8 * r as u32);
+        let at = query_of(packed_row, pack);
+        let head = head_of(ctx.head, packed_row, pack);
         let alive = at < ctx.len_q;
         let inverse = select(alive, done.inverse[r], 0.0f32);
         let exists = at < ctx.rows_q;
         let place = (ctx.first_q + at) as usize;
-        let to = ctx.out_layout.base(ctx.batch, ctx.head) + place * ctx.out_layout.row;
+        let to = ctx.out_layout.base(ctx.batch, head) + place * ctx.out_layout.row;
         // Four groups of 8 columns at a time: the quad's lanes hold 2 columns of each, and
         // leave with 8 columns of one.
         #[unroll]
@@ -48,7 +51,7 @@ pub(super) fn store_rows(ctx: &mut HopperCtx<'_>, done: &Finished) {
             }
         }
         if lane == 0u32 && exists {
-            let to = ctx.lse_layout.base(ctx.batch, ctx.head) + place * ctx.lse_layout.row;
+            let to = ctx.lse_layout.base(ctx.batch, head) + place * ctx.lse_layout.row;
             ctx.lse[to] = select(alive, done.lse[r], ctx.neg_inf);
         }
     }
