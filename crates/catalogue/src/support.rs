@@ -17,9 +17,9 @@ pub fn render() -> String {
          the two software drivers; f16 runs there too where the adapter offers it. `-` means not\n\
          required: the device's storage buffers may not suffice (WebGPU promises 8, SwiftShader\n\
          has 9), and then the call answers NotAvailable. `refused` means that it must.\n\n\
-         Every kernel has the tier `unit` (FMA, no plane operations), which is what ran. Only the\n\
-         feature `hopper` runs, and must run, on the tier of that name (TMA, wgmma), on CUDA\n\
-         devices of compute capability 9.0.\n",
+         Every kernel has the tier `unit` (FMA, no plane operations), which is what ran. Only\n\
+         features named `hopper` or `hopper_...` run, and must run, on the tier of that name (TMA,\n\
+         wgmma), on CUDA devices of compute capability 9.0.\n",
     );
     for features in &FEATURES {
         section(&mut text, features);

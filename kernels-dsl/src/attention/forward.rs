@@ -397,8 +397,10 @@ fn soften<T: Tier>(
     let key0 = j * comptime!(plan.block) + T::Scores::first_col(&carried.scores);
     #[unroll]
     for r in 0..rows {
-        let i = at.row0 + T::Scores::row(&carried.scores, r);
-        let band = band(i, at, inputs, features);
+        let row = T::Scores::row(&carried.scores, r);
+        let i = at.query(row);
+        let at = row_coords(inputs, at, row, features);
+        let band = band(i, &at, inputs, features);
         // Columns [gap, room) of the block, counted from this unit's first.
         let room = band.hi - key0 as i32;
         let gap = band.lo - key0 as i32;
@@ -407,7 +409,7 @@ fn soften<T: Tier>(
             let step = T::Scores::col_step(&carried.scores, c);
             let mut x = T::Scores::get(&carried.scores, r, c);
             if comptime!(!plan.folded) {
-                x = logit::<T::Exp>(x, i, key0 + step, at, inputs, features);
+                x = logit::<T::Exp>(x, i, key0 + step, &at, inputs, features);
             }
             if comptime!(masked) {
                 let mut seen = comptime!(step as i32) < room;
@@ -415,7 +417,7 @@ fn soften<T: Tier>(
                     seen = seen && comptime!(step as i32) >= gap;
                 }
                 if comptime!(features.irregular()) {
-                    seen = seen && admitted(i, key0 + step, at, inputs, features);
+                    seen = seen && admitted(i, key0 + step, &at, inputs, features);
                 }
                 x = select(seen, x, inputs.scalars.neg_inf);
             }

@@ -25,7 +25,7 @@ impl Segments {
     }
 }
 
-/// Segments of the tile of `rows` queries from `at.row0`, over blocks of `block` keys.
+/// Segments of the tile of `rows` rows from `at.row0`, over blocks of `block` keys.
 ///
 /// Rows past `len_q` do not widen the range: their results are never kept.
 #[cube]
@@ -38,12 +38,17 @@ pub fn segments(
 ) -> Segments {
     let len_kv = at.len_kv as i32;
     let n = comptime!(block as i32);
-    let first = at.row0 as i32 + at.shift;
-    let last = at.len_q.min(at.row0 + rows) as i32 - 1 + at.shift;
+    let query0 = at.query(0u32.runtime());
+    let first = query0 as i32 + at.shift;
+    let last = at.len_q.min(at.query(rows - 1u32) + 1u32) as i32 - 1 + at.shift;
 
     // Keys [lo, hi) some row may see; [inner_lo, inner_hi) every row sees.
     let mut lo = 0i32;
     let mut hi = len_kv;
+    if comptime!(features.documents) {
+        lo = at.keys_lo as i32;
+        hi = at.keys_hi as i32;
+    }
     let mut inner_lo = 0i32;
     let mut inner_hi = len_kv;
     if comptime!(features.band_right) {
@@ -54,11 +59,9 @@ pub fn segments(
         lo = lo.max(first - scalars.left);
         inner_lo = inner_lo.max(last - scalars.left);
     }
-    if at.row0 >= at.len_q {
-        hi = 0i32;
-    }
-    hi = hi.max(0i32);
-    lo = lo.min(hi);
+    let seen = lo < hi && query0 < at.len_q;
+    lo = select(seen, lo, 0i32);
+    hi = select(seen, hi, 0i32);
     let start = lo / n;
     let end = (hi + comptime!(n - 1)) / n;
     if comptime!(features.irregular()) {

@@ -148,6 +148,11 @@ impl StreamTile {
         self.at.len_kv = next.at.len_kv;
         self.at.shift = next.at.shift;
         self.at.slope = next.at.slope;
+        self.at.first_q = next.at.first_q;
+        self.at.first_kv = next.at.first_kv;
+        self.at.rows_q = next.at.rows_q;
+        self.at.keys_lo = next.at.keys_lo;
+        self.at.keys_hi = next.at.keys_hi;
         self.range.start = next.range.start;
         self.range.inner_start = next.range.inner_start;
         self.range.inner_end = next.range.inner_end;

@@ -55,6 +55,9 @@ pub struct AttendBlueprint {
     pub d_v: usize,
     /// Query rows of a tile.
     pub rows: usize,
+    /// Query heads of a group whose rows alternate in a tile: row r is query r / pack of head
+    /// r % pack. 1 for tiles of one head.
+    pub pack: usize,
     /// Keys of a block.
     pub block: usize,
     /// Elements of a vector load.
@@ -109,6 +112,7 @@ impl AttendBlueprint {
                 _ => "bf16",
             },
             ragged: self.features.lengths,
+            pack: self.pack as u32,
         }
     }
 
@@ -134,6 +138,9 @@ impl fmt::Display for AttendBlueprint {
             write!(f, "v{}", self.d_v)?;
         }
         write!(f, "/q{}xkv{}/vec{}", self.rows, self.block, self.vector)?;
+        if self.pack > 1 {
+            write!(f, "/pack{}", self.pack)?;
+        }
         let x = &self.features;
         let tags = [
             (self.roles == RoleSplit::Softmax, "split-softmax"),
@@ -148,7 +155,8 @@ impl fmt::Display for AttendBlueprint {
             (x.band_right, "right"),
             (x.documents, "documents"),
             (x.mask.is_some(), "mask"),
-            (x.lengths, "lengths"),
+            (x.lengths && !x.varlen, "lengths"),
+            (x.varlen, "varlen"),
         ];
         for (_, tag) in tags.into_iter().filter(|(on, _)| *on) {
             write!(f, "/{tag}")?;

@@ -258,6 +258,16 @@ fn hooks() -> Vec<Entry> {
         documents: Some(count),
         ..small(q, q)
     };
+    let long = |scattered| Attend {
+        documents: Some(30),
+        scattered,
+        ..small(400, 700)
+    };
+    let causal_documents = Attend {
+        causal: true,
+        lengths_kv: Some(vec![700, 300]),
+        ..long(false)
+    };
     let all = Attend {
         softcap: Some(20.0),
         alibi: true,
@@ -286,6 +296,9 @@ fn hooks() -> Vec<Entry> {
         bf16("mask_u32_b1qk", masked(MaskWidth::U32, [b, 1, q, kv])),
         bf16("documents_three", documents(3)),
         bf16("documents_many", documents(20)),
+        bf16("documents_long", long(false)),
+        bf16("documents_scattered", long(true)),
+        bf16("documents_long_causal", causal_documents),
         hopper("every_hook", all),
     ]
 }

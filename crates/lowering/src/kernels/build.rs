@@ -289,11 +289,10 @@ fn layout() -> LayoutCompilationArg {
 }
 
 fn logit_tensors(features: LogitFeatures) -> LogitTensorsCompilationArg {
-    let table = features.lengths || features.documents || features.alibi;
     LogitTensorsCompilationArg {
         mask: optional(features.mask.is_some()),
         bias: optional(features.bias),
-        table: optional(table),
+        table: optional(features.table()),
     }
 }
 
@@ -316,8 +315,11 @@ fn table_offsets() -> TableOffsetsCompilationArg {
     TableOffsetsCompilationArg {
         len_q: (),
         len_kv: (),
+        first_q: (),
+        first_kv: (),
         doc_q: (),
         doc_kv: (),
         slopes: (),
+        tiles: (),
     }
 }

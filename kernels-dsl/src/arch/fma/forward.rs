@@ -30,11 +30,11 @@ pub struct FmaCtx<'a, E: Float, N: Size> {
     pub lse_at: usize,
     /// Row of the tile this unit owns.
     pub row: u32,
-    /// The row exists in the tensor.
+    /// The row stands for a query of the sequence's part of the tensor.
     pub exists: bool,
-    /// The row lies before len_q.
+    /// That query lies before len_q.
     pub alive: bool,
-    /// The row is the tensor's last.
+    /// The row stands for the sequence's last query.
     pub last: bool,
     /// -inf.
     pub neg_inf: f32,

@@ -54,9 +54,7 @@ pub struct HopperCtx<'a> {
     pub mended: u32,
     /// Consumer warpgroup.
     pub wg: u32,
-    /// Queries and keys of the tensor.
-    pub s_q: u32,
-    /// See `s_q`.
+    /// Keys of the tensor.
     pub s_kv: u32,
     /// Query heads that share a key head.
     pub group: u32,

@@ -17,10 +17,10 @@ pub struct HopperLayouts {
     pub out: Layout,
     /// lse [b, h_q, s_q], in elements.
     pub lse: Layout,
-    /// (batch, head) pairs whose K and V share the L2 cache at a time; their longest tiles go
-    /// first.
+    /// (batch, head) pairs, or heads where tiles are listed, whose K and V share the L2 cache at a
+    /// time; their longest tiles go first.
     pub lanes: u32,
-    /// b * h_q.
+    /// b * h_q, or h_q where tiles are listed.
     pub all_lanes: u32,
 }
 
@@ -78,7 +78,8 @@ pub fn attend_forward_hopper<E: Float>(
         bars,
     };
     run_hopper::<NS, NP>(
-        out, lse, tickets, &mut slots, &maps, &smem, tensors, layouts, sizes, scalars, offsets, blueprint,
+        out, lse, tickets, &mut slots, &maps, &smem, tensors, layouts, sizes, scalars, offsets,
+        blueprint,
     );
 }
 
@@ -166,7 +167,6 @@ fn run_hopper<'a, NS: Size, NP: Size>(
         q_stage: 0u32,
         mended: 0u32,
         wg: warpgroup.max(1u32) - 1u32,
-        s_q: sizes.s_q,
         s_kv: sizes.s_kv,
         group: sizes.group,
         neg_inf: scalars.neg_inf,
@@ -213,7 +213,13 @@ fn produce<NS: Size, NP: Size>(
         let at = tile_at(tile, inputs, layouts, sizes, blueprint);
         let rows = comptime!(blueprint.rows as u32);
         let block = comptime!(blueprint.block as u32);
-        let range = segments(&at, inputs.scalars, rows, block, comptime!(blueprint.features));
+        let range = segments(
+            &at,
+            inputs.scalars,
+            rows,
+            block,
+            comptime!(blueprint.features),
+        );
         attend_tile::<Hopper<'_, NS, NP>>(
             ctx,
             &at,
@@ -245,7 +251,8 @@ fn draw(tickets: &mut [Atomic<u32>], total: u32) -> u32 {
 }
 
 /// Tile `tile` of the order: groups of lanes that share the L2 cache; within a group, row tile by
-/// row tile, the last rows first where a mask shortens the first ones.
+/// row tile, the longest first: the last rows under a mask that shortens the first ones, and
+/// whatever order the host's list has.
 #[cube]
 fn tile_at(
     tile: u32,
@@ -259,12 +266,20 @@ fn tile_at(
     let within = tile % (layouts.lanes * sizes.tiles);
     let first_lane = group * layouts.lanes;
     let lanes = layouts.lanes.min(layouts.all_lanes - first_lane);
+    let position = within / lanes;
     let lane = first_lane + within % lanes;
-    let row_tile = if comptime!(features.band_right) {
-        sizes.tiles - 1u32 - within / lanes
+    let pack = comptime!(blueprint.pack as u32);
+    if comptime!(features.listed()) {
+        listed_tile(inputs, position, lane * pack, features, pack)
     } else {
-        within / lanes
-    };
-    let row0 = row_tile * comptime!(blueprint.rows as u32);
-    tile_coords(inputs, lane / sizes.h_q, lane % sizes.h_q, row0, features)
+        let row_tile = if comptime!(features.band_right) {
+            sizes.tiles - 1u32 - position
+        } else {
+            position
+        };
+        let row0 = row_tile * comptime!(blueprint.rows as u32);
+        let heads = sizes.h_q / pack;
+        let (batch, head) = (lane / heads, lane % heads * pack);
+        tile_coords(inputs, batch, head, row0, features, pack)
+    }
 }

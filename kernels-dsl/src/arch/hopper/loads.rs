@@ -15,18 +15,19 @@ pub(super) fn load_queries(ctx: &mut HopperCtx<'_>, at: &TileCoords, range: &Seg
     ptx::mbar_wait(ctx.q_empty(stage), ctx.next_q_parity() ^ 1u32);
     write_tile(ctx, at, range);
     ptx::mbar_expect(full, comptime!(shape.q_bytes()));
-    let to = ctx.q_smem + stage * comptime!(shape.q_bytes());
+    let stages = ctx.q_smem + stage * comptime!(shape.q_bytes());
+    let query = (at.first_q + at.query(0u32.runtime())) as i32;
+    let batch = at.batch as i32;
     #[unroll]
     for c in 0..comptime!(shape.d.div_ceil(64)) {
-        ptx::tma_load(
-            to + comptime!(c * shape.rows() * 128),
-            ctx.q_map,
-            comptime!((c * 64) as i32).runtime(),
-            at.row0 as i32,
-            at.head as i32,
-            at.batch as i32,
-            full,
-        );
+        let to = stages + comptime!(c * shape.rows() * 128);
+        let column = comptime!((c * 64) as i32).runtime();
+        if comptime!(shape.pack == 1) {
+            ptx::tma_load(to, ctx.q_map, column, query, at.head as i32, batch, full);
+        } else {
+            let head_kv = (at.head / ctx.group) as i32;
+            ptx::tma_load_packed(to, ctx.q_map, column, query, head_kv, batch, full);
+        }
     }
 }
 
@@ -44,7 +45,7 @@ pub(super) fn load_keys(ctx: &mut HopperCtx<'_>, at: &TileCoords, j: u32) {
             ctx.k_smem + stage * comptime!(shape.k_bytes()) + comptime!(c * shape.block * 128),
             ctx.k_map,
             comptime!((c * 64) as i32).runtime(),
-            (j * comptime!(shape.block)) as i32,
+            (at.first_kv + j * comptime!(shape.block)) as i32,
             (at.head / ctx.group) as i32,
             at.batch as i32,
             full,
@@ -52,8 +53,9 @@ pub(super) fn load_keys(ctx: &mut HopperCtx<'_>, at: &TileCoords, j: u32) {
     }
 }
 
-/// Value block j. Rows past the tensor arrive as zeros; rows past the sequence's length are
-/// zeroed by the producer's warp before the consumers see the stage, since 0 * NaN is NaN.
+/// Value block j. Rows past the tensor arrive as zeros; rows past the sequence's length, the next
+/// sequence's among them, are zeroed by the producer's warp before the consumers see the stage,
+/// since 0 * NaN is NaN.
 #[cube]
 #[allow(
     clippy::collapsible_if,
@@ -69,7 +71,7 @@ pub(super) fn load_values(ctx: &mut HopperCtx<'_>, at: &TileCoords, j: u32) {
     let mut lands = full;
     let mut mend = false;
     if comptime!(shape.ragged) {
-        mend = end > at.len_kv && at.len_kv < ctx.s_kv;
+        mend = end > at.len_kv && at.first_kv + at.len_kv < ctx.s_kv;
         if mend {
             lands = ctx.v_landed();
         }
@@ -83,7 +85,7 @@ pub(super) fn load_values(ctx: &mut HopperCtx<'_>, at: &TileCoords, j: u32) {
                 ctx.v_smem + stage * comptime!(shape.v_bytes()) + comptime!(c * shape.block * 128),
                 ctx.v_map,
                 comptime!((c * 64) as i32).runtime(),
-                row0 as i32,
+                (at.first_kv + row0) as i32,
                 (at.head / ctx.group) as i32,
                 at.batch as i32,
                 lands,

@@ -24,6 +24,8 @@ pub struct HopperShape {
     pub ty: &'static str,
     /// V rows past a sequence's length but inside the tensor are zeroed.
     pub ragged: bool,
+    /// Query heads whose rows alternate in a tile; divides the rows.
+    pub pack: u32,
 }
 
 impl HopperShape {

@@ -7,7 +7,7 @@ use super::{HopperCtx, ptx};
 use crate::attention::{Segments, StreamTile, TileCoords};
 
 /// Words of a slot: see [`write_tile`]. The last ones are padding.
-pub(super) const SLOT: u32 = 12;
+pub(super) const SLOT: u32 = 16;
 
 /// Publishes the tile with its queries: called by one thread between `q_empty`'s wait and the
 /// arrival on `q_full`, which releases the words.
@@ -26,6 +26,9 @@ pub(super) fn write_tile(ctx: &mut HopperCtx<'_>, at: &TileCoords, range: &Segme
     ctx.slots[slot + 9] = range.inner_start;
     ctx.slots[slot + 10] = range.inner_end;
     ctx.slots[slot + 11] = range.end;
+    ctx.slots[slot + 12] = at.first_q;
+    ctx.slots[slot + 13] = at.first_kv;
+    ctx.slots[slot + 14] = at.rows_q;
 }
 
 /// Tells the consumers that no tile follows.
@@ -54,6 +57,13 @@ pub(super) fn await_tile(ctx: &HopperCtx<'_>) -> StreamTile {
             len_kv: ctx.slots[slot + 5],
             shift: i32::cast_from(ctx.slots[slot + 6]),
             slope: f32::reinterpret(ctx.slots[slot + 7]),
+            first_q: ctx.slots[slot + 12],
+            first_kv: ctx.slots[slot + 13],
+            rows_q: ctx.slots[slot + 14],
+            // The segments hold what the producer made of these.
+            keys_lo: 0u32.runtime(),
+            keys_hi: 0u32.runtime(),
+            pack: comptime!(ctx.shape.pack),
         },
         range: Segments {
             start: ctx.slots[slot + 8],
