@@ -111,7 +111,7 @@ impl AttendBlueprint {
                 DType::F16 => "f16",
                 _ => "bf16",
             },
-            ragged: self.features.lengths,
+            features: self.features,
             pack: self.pack as u32,
         }
     }

@@ -6,7 +6,7 @@ use cubecl::prelude::*;
 
 use super::loads::{load_keys, load_queries, load_values};
 use super::operands::{descriptor_k_major, descriptor_mn_major};
-use super::slots::await_tile;
+use super::slots::{await_tile, read_tile};
 use super::store::store_rows;
 use super::{Binary, HopperShape, WgmmaFragment, WgmmaRegs, ptx};
 use crate::attention::{Finished, Roles, Segments, Stream, StreamTile, Tier, TileCoords};
@@ -50,11 +50,15 @@ pub struct HopperCtx<'a> {
     pub tiles: u32,
     /// See `tiles`.
     pub q_stage: u32,
+    /// Tiles stored.
+    pub stored: u32,
     /// Value blocks that the producer zeroed rows of.
     pub mended: u32,
     /// Consumer warpgroup.
     pub wg: u32,
-    /// Keys of the tensor.
+    /// Queries and keys of the tensor.
+    pub s_q: u32,
+    /// See `s_q`.
     pub s_kv: u32,
     /// Query heads that share a key head.
     pub group: u32,
@@ -311,8 +315,10 @@ impl<'a, NS: Size, NP: Size> Tier for Hopper<'a, NS, NP> {
     fn rescale(_ctx: &mut HopperCtx<'a>, acc: &mut Bank, factors: &Array<f32>) {
         ptx::bank_scale(factors[0], factors[1], comptime!(acc.n));
     }
-    fn store(ctx: &mut HopperCtx<'a>, at: &TileCoords, _acc: &Bank, done: &Finished) {
-        store_rows(ctx, at, done);
+    fn store(ctx: &mut HopperCtx<'a>, _acc: &Bank, done: &Finished) {
+        let tile = read_tile(&*ctx, ctx.stored);
+        store_rows(ctx, &tile, done);
+        ctx.stored += 1u32;
     }
 }
 

@@ -4,7 +4,7 @@ use cubecl::prelude::*;
 
 use super::ptx;
 use super::slots::SLOT;
-use crate::attention::Exponential;
+use crate::attention::{Exponential, LogitFeatures};
 use crate::tile::Fragment;
 
 /// Comptime shape of the Hopper tier's kernel.
@@ -22,8 +22,9 @@ pub struct HopperShape {
     pub stages: u32,
     /// "bf16" or "f16".
     pub ty: &'static str,
-    /// V rows past a sequence's length but inside the tensor are zeroed.
-    pub ragged: bool,
+    /// Hooks compiled in: which parts of a tile the kernel must be told. With `lengths` the
+    /// producer zeroes V rows past a sequence's.
+    pub features: LogitFeatures,
     /// Query heads whose rows alternate in a tile; divides the rows.
     pub pack: u32,
 }
@@ -41,12 +42,16 @@ impl HopperShape {
     fn columns(width: u32) -> u32 {
         width.div_ceil(64)
     }
+    /// Tiles that the consumers may still read; see [`slots`](super::slots).
+    pub(super) fn slots(self) -> u32 {
+        self.q_stages() + 1
+    }
     /// Query tiles in flight: two where shared memory has room, so that the next tile's queries
     /// are there when this one is done.
     pub fn q_stages(self) -> u32 {
         // 227 KB, what a cube may have on sm_90.
         const LIMIT: u32 = 227 << 10;
-        let control = 8 * (4 + 4 * self.stages + 1) + 2 * 4 * SLOT;
+        let control = 8 * (4 + 4 * self.stages + 1) + 3 * 4 * SLOT;
         let others = self.stages * (self.k_bytes() + self.v_bytes()) + control;
         if 2 * self.q_bytes() + others <= LIMIT {
             2
@@ -76,7 +81,7 @@ impl HopperShape {
         self.q_stages() * self.q_bytes()
             + self.stages * (self.k_bytes() + self.v_bytes())
             + 8 * self.barriers()
-            + self.q_stages() * 4 * SLOT
+            + self.slots() * 4 * SLOT
     }
     /// mbarriers: full and empty of every Q, K and V stage, and v landed.
     pub fn barriers(self) -> u32 {
