@@ -102,7 +102,15 @@ pub fn attend_stream<T: Stream>(
     let mut tile = T::next(ctx);
     enter::<T>(ctx, &mut carried, &tile, neg_inf, roles);
     while tile.open {
-        scores_ahead::<T>(ctx, &mut carried, &tile.at, &tile.range, inputs, plan, roles);
+        scores_ahead::<T>(
+            ctx,
+            &mut carried,
+            &tile.at,
+            &tile.range,
+            inputs,
+            plan,
+            roles,
+        );
         if comptime!(plan.joined) {
             let next = T::next(ctx);
             join::<T>(ctx, &mut carried, &tile, &next, neg_inf, roles);
