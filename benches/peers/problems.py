@@ -52,7 +52,11 @@ def problem(dtype, b, heads, s, d, causal, window_left=None, packed=None, length
     if window_left is not None:
         name += f"/window{window_left}"
         scores = b * sum(min(i + 1, window_left + 1) for i in range(s))
-    mask = "window" if window_left is not None else "causal" if causal else "none"
+    mask = "causal" if causal else "none"
+    if window_left is not None:
+        mask = "window"
+    if packed:
+        mask = "varlen causal" if causal else "varlen"
     size = 4 if dtype == "f32" else 2
     return {
         "name": name + "/lengths" * lengths,

@@ -125,7 +125,9 @@ mod tests {
         let far = (0..n).filter(|&i| with_outliers(7, i) != normal(7, i));
         let share = far.count() as f64 / n as f64;
         assert!((0.0007..0.0013).contains(&share), "{share}");
-        let largest = (0..n).map(|i| with_outliers(7, i).abs()).fold(0.0, f32::max);
+        let largest = (0..n)
+            .map(|i| with_outliers(7, i).abs())
+            .fold(0.0, f32::max);
         assert!(largest > 10.0, "{largest}");
     }
 

@@ -209,7 +209,11 @@ impl Bench<'_> {
 
 /// The value, or the largest number where it is infinite or none: JSON has neither.
 pub(super) fn finite(x: f64) -> f64 {
-    if x.is_nan() { f64::MAX } else { x.clamp(f64::MIN, f64::MAX) }
+    if x.is_nan() {
+        f64::MAX
+    } else {
+        x.clamp(f64::MIN, f64::MAX)
+    }
 }
 
 /// The tier that ran is the one the row is about, if it is about one, and the result is right.

@@ -26,7 +26,7 @@ use crate::output;
 use crate::probe::BackendReport;
 use crate::verify::DEFAULT_SEED;
 
-pub(crate) use report::{Accuracy, BenchReport, BenchRow, Cell, Goal, OURS};
+pub(crate) use report::{Accuracy, BenchReport, BenchRow, Cell, OURS};
 
 use ceiling::Ceilings;
 use peers::Peers;
@@ -56,9 +56,9 @@ pub(crate) struct BenchArgs {
     /// The backend; the best that is there when absent
     #[arg(long, value_name = "B")]
     backend: Option<BackendName>,
-    /// Only rows whose name contains this
-    #[arg(long, value_name = "PATTERN")]
-    row: Option<String>,
+    /// Only rows whose name contains this (repeatable)
+    #[arg(long = "row", value_name = "PATTERN")]
+    rows: Vec<String>,
     /// Seed of the inputs
     #[arg(long, value_name = "N", default_value_t = DEFAULT_SEED)]
     seed: u64,
@@ -72,7 +72,12 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "FILE", requires = "peers")]
     peers_json: Option<PathBuf>,
     /// The Python that runs the script
-    #[arg(long, value_name = "EXE", default_value = "python3", requires = "peers")]
+    #[arg(
+        long,
+        value_name = "EXE",
+        default_value = "python3",
+        requires = "peers"
+    )]
     python: OsString,
     /// Print the problems that attention_forward has on a GPU as JSON, and run nothing
     #[arg(long)]
@@ -84,7 +89,9 @@ pub(crate) struct BenchArgs {
 
 /// A tier by the name it prints.
 fn tier(name: &str) -> Result<TierName, String> {
-    let found = TierName::ALL.into_iter().find(|tier| tier.to_string() == name);
+    let found = TierName::ALL
+        .into_iter()
+        .find(|tier| tier.to_string() == name);
     found.ok_or_else(|| {
         let all = TierName::ALL.map(|tier| tier.to_string());
         format!("expected one of {}", all.join(", "))
@@ -127,7 +134,7 @@ pub(super) struct Bench<'a> {
     /// Seconds of the first call of every blueprint.
     first_calls: BTreeMap<String, f64>,
     ceilings: Ceilings,
-    wanted: Option<String>,
+    wanted: Vec<String>,
     rows: Vec<BenchRow>,
 }
 
@@ -152,7 +159,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
         peers_accuracy: Vec::new(),
         first_calls: BTreeMap::new(),
         ceilings: Ceilings::measure(&device)?,
-        wanted: args.row.clone(),
+        wanted: args.rows.clone(),
         rows: Vec::new(),
         device: &device,
     };
@@ -228,7 +235,7 @@ fn conclude(report: &BenchReport) -> Result<()> {
 impl Bench<'_> {
     /// Whether the row was asked for. Callers ask before they draw inputs.
     pub(super) fn wants(&self, name: &str) -> bool {
-        self.wanted.as_ref().is_none_or(|part| name.contains(part))
+        self.wanted.is_empty() || self.wanted.iter().any(|part| name.contains(part))
     }
 
     /// Dtypes that the device has.

@@ -67,7 +67,7 @@ pub(crate) struct Cell {
     /// The problem's name, whoever computes it.
     pub(crate) problem: String,
     pub(crate) dtype: String,
-    /// `none`, `causal` or `window`.
+    /// `none`, `causal`, `window`, `varlen` or `varlen causal`.
     pub(crate) mask: String,
     /// Axes of q, k, v and out in memory: `bhsd` or `bshd`.
     pub(crate) layout: String,

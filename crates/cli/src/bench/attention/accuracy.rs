@@ -146,7 +146,10 @@ fn rmse(out: &[f32], exact: &[f64]) -> f64 {
     if out.len() != exact.len() {
         return f64::INFINITY;
     }
-    let squares = out.iter().zip(exact).map(|(&x, &y)| (f64::from(x) - y).powi(2));
+    let squares = out
+        .iter()
+        .zip(exact)
+        .map(|(&x, &y)| (f64::from(x) - y).powi(2));
     (squares.sum::<f64>() / exact.len().max(1) as f64).sqrt()
 }
 

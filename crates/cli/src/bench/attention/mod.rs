@@ -120,7 +120,8 @@ fn measure(bench: &mut Bench<'_>, problem: &AttendProblem, flush: &Flush) -> Res
 /// The usual layout, and the other one where a peer is timed in it: a row is compared with peers
 /// of its own layout.
 fn layouts(bench: &Bench<'_>, problem: &AttendProblem) -> Vec<Layout> {
-    let both = !bench.device.is_software() && problem.dtype == DType::BF16 && problem.goal().is_none();
+    let both =
+        !bench.device.is_software() && problem.dtype == DType::BF16 && problem.goal().is_none();
     Layout::ALL[..if both { 2 } else { 1 }].to_vec()
 }
 
@@ -173,9 +174,17 @@ fn row(bench: &mut Bench<'_>, problem: &AttendProblem, lane: Lane<'_>) -> BenchR
         implementation: OURS.to_owned(),
         blueprint: String::new(),
         median_seconds: seconds,
-        fastest_seconds: lane.rounds.iter().map(|t| t.fastest).fold(seconds, f64::min),
+        fastest_seconds: lane
+            .rounds
+            .iter()
+            .map(|t| t.fastest)
+            .fold(seconds, f64::min),
         repeats: lane.rounds.iter().map(|times| times.repeats).sum(),
-        clock: lane.rounds.last().map(|t| t.clock.clone()).unwrap_or_default(),
+        clock: lane
+            .rounds
+            .last()
+            .map(|t| t.clock.clone())
+            .unwrap_or_default(),
         bytes: problem.bytes(),
         flops: problem.flops(),
         ceiling: String::new(),
@@ -202,7 +211,11 @@ fn row(bench: &mut Bench<'_>, problem: &AttendProblem, lane: Lane<'_>) -> BenchR
     }
     if row.failure.is_some() {
         // JSON has no NaN; what failed has no times.
-        (row.median_seconds, row.fastest_seconds, row.fraction_of_ceiling) = (0.0, 0.0, 0.0);
+        (
+            row.median_seconds,
+            row.fastest_seconds,
+            row.fraction_of_ceiling,
+        ) = (0.0, 0.0, 0.0);
     }
     // A later problem with the same blueprint finds it compiled.
     let first = *bench

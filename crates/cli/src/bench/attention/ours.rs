@@ -84,7 +84,15 @@ impl Inputs {
 
 /// Shape of q (0), k (1) or v (2).
 fn shape(problem: &AttendProblem, which: usize) -> [usize; 4] {
-    let &AttendProblem { b, h_q, h_kv, s_q, s_kv, d, .. } = problem;
+    let &AttendProblem {
+        b,
+        h_q,
+        h_kv,
+        s_q,
+        s_kv,
+        d,
+        ..
+    } = problem;
     match which {
         0 => [b, h_q, s_q, d],
         _ => [b, h_kv, s_kv, d],
@@ -110,7 +118,13 @@ impl<'a> Ours<'a> {
         tier: Option<TierName>,
     ) -> Self {
         let tensor = |handle: &Handle, shape| {
-            Tensor::strided(handle.clone(), shape, layout.strides(shape), 0, problem.dtype)
+            Tensor::strided(
+                handle.clone(),
+                shape,
+                layout.strides(shape),
+                0,
+                problem.dtype,
+            )
         };
         let tensors = [0, 1, 2].map(|i| tensor(&inputs.device[i], shape(problem, i)));
         let [b, h, s, _] = tensors[0].shape;

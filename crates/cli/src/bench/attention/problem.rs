@@ -73,7 +73,11 @@ fn dense(dtype: DType, (b, h, s, d): (usize, usize, usize, usize), causal: bool)
 
 /// Problems for the host's cores.
 pub(super) fn small(dtype: DType) -> Vec<AttendProblem> {
-    let grouped = |h_q, h_kv, problem| AttendProblem { h_q, h_kv, ..problem };
+    let grouped = |h_q, h_kv, problem| AttendProblem {
+        h_q,
+        h_kv,
+        ..problem
+    };
     vec![
         dense(dtype, (1, 4, 256, 32), false),
         grouped(4, 2, dense(dtype, (1, 4, 256, 64), true)),
@@ -126,7 +130,15 @@ fn drawn(dtype: DType, seed: u64, i: u64) -> AttendProblem {
 impl AttendProblem {
     /// Unique within the suite.
     pub(crate) fn name(&self) -> String {
-        let &Self { b, h_q, h_kv, s_q, s_kv, d, .. } = self;
+        let &Self {
+            b,
+            h_q,
+            h_kv,
+            s_q,
+            s_kv,
+            d,
+            ..
+        } = self;
         let heads = match h_q == h_kv {
             true => format!("h{h_q}"),
             false => format!("h{h_q}on{h_kv}"),
@@ -145,10 +157,12 @@ impl AttendProblem {
         format!("attend_forward/{}/{sizes}_d{d}{mask}{form}", self.dtype)
     }
 
-    /// `none`, `causal` or `window`, for grouping.
+    /// What the problem is grouped by: `none`, `causal`, `window`, `varlen` or `varlen causal`.
     pub(super) fn mask(&self) -> &'static str {
         match (&self.form, self.causal) {
             (Form::Window(_), _) => "window",
+            (Form::Packed(_), true) => "varlen causal",
+            (Form::Packed(_), false) => "varlen",
             (_, true) => "causal",
             (_, false) => "none",
         }
@@ -257,7 +271,11 @@ mod tests {
 
     #[test]
     fn drawn_problems_differ_by_seed_and_fit_the_card() {
-        let of = |seed| (0..DRAWN).map(|i| drawn(DType::F16, seed, i)).collect::<Vec<_>>();
+        let of = |seed| {
+            (0..DRAWN)
+                .map(|i| drawn(DType::F16, seed, i))
+                .collect::<Vec<_>>()
+        };
         assert_eq!(of(1), of(1));
         assert_ne!(of(1), of(2));
         for problem in (0..50).flat_map(of) {
@@ -279,7 +297,10 @@ mod tests {
             form: Form::Packed(vec![4, 6]),
             ..causal
         };
-        assert_eq!((packed.keys_of(3), packed.keys_of(4), packed.keys_of(9)), (0..4, 4..5, 4..10));
+        assert_eq!(
+            (packed.keys_of(3), packed.keys_of(4), packed.keys_of(9)),
+            (0..4, 4..5, 4..10)
+        );
         let decode = AttendProblem {
             s_q: 1,
             ..dense(DType::F16, (1, 1, 10, 8), false)
