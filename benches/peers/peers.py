@@ -10,9 +10,10 @@ Alone it runs three rounds of every problem and writes the same JSON as `flashcu
 --serve it is the child of `flashcube bench --peers`: a line of JSON on stdin asks for one round of
 one implementation, a line on stdout answers, so that the two processes take turns on the card.
 
-A round: launches for 25 ms, then launches for 100 ms, each between two device events with 256 MB
-zeroed before the first of them so that the L2 cache holds none of the inputs (the method of
-triton's do_bench); its figure is the median. A row's figure is the median of its rounds.
+A round: 100 ms of rest, launches for 25 ms, then launches for 100 ms, each between two device events
+with 256 MB zeroed before the first of them so that the L2 cache holds none of the inputs (the method
+of triton's do_bench); its figure is the median. Launches are replays of a CUDA graph, so that no
+Python runs between the events. A row's figure is the median of its rounds.
 
 Peers: PyTorch's scaled_dot_product_attention with cuDNN and with FlashAttention-2, FlashAttention-3
 (the wheel fa3-fwd) where it can be imported, and cuBLAS on 8192^3 as the ceiling of the same run.
@@ -32,7 +33,7 @@ import time
 from problems import EXPECTED_CARD, EXPECTED_MATMUL, expected, problem, suite
 
 ROUNDS = 3
-WARM_UP, MEASURED = 25e-3, 100e-3
+SETTLE, WARM_UP, MEASURED = 100e-3, 25e-3, 100e-3
 SAMPLED = 9
 
 SHORTFALL = 0.03
@@ -182,11 +183,30 @@ class Peers:
                     self.synchronize()
                 except RuntimeError as error:
                     raise Refused(str(error).strip().splitlines()[0][:200]) from error
-                self.launches[name] = launch
+                self.launches[name] = self.captured(launch)
             times = self.round(self.launches[name])
         row = self.rows.setdefault((problem["name"], name), {"problem": problem, "rounds": []})
         row["rounds"].append(times)
         return times[0]
+
+    def captured(self, launch):
+        """The launch as a CUDA graph: some peers' Python takes longer than their kernel, and the
+        card would wait for it between the events. The launch itself where it cannot be captured."""
+        if self.device != "cuda":
+            return launch
+        graph = self.torch.cuda.CUDAGraph()
+        try:
+            with self.torch.cuda.graph(graph):
+                out = launch()
+        except RuntimeError as error:
+            print(f"not captured: {error}"[:200], file=sys.stderr)
+            return launch
+
+        def replay():
+            graph.replay()
+            return out
+
+        return replay
 
     def synchronize(self):
         if self.device == "cuda":
@@ -194,6 +214,7 @@ class Peers:
 
     def round(self, launch):
         """(median, fastest, number) of the seconds of a round's launches."""
+        time.sleep(SETTLE)
         launch()
         each = sum(self.windows(launch, 3)) / 3
         count = lambda seconds: int(min(max(seconds / each, 3), 1000))

@@ -58,6 +58,8 @@ pub(super) fn time(
     Ok(Times::of(seconds, clock))
 }
 
+/// Rest before a round, so that what ran before it leaves the card as warm for all.
+const SETTLE: Duration = Duration::from_millis(100);
 /// Launches of a round that do not count, and those that do, by the time they take.
 const WARM_UP: Duration = Duration::from_millis(25);
 const MEASURED: Duration = Duration::from_millis(100);
@@ -76,6 +78,7 @@ pub(super) fn round(
     flush: &Flush,
     mut launch: impl FnMut() -> Result<()> + Send,
 ) -> Result<Times> {
+    std::thread::sleep(SETTLE);
     launch()?;
     let (trial, _) = windows(client, flush, &mut launch, 3)?;
     let each = trial.iter().sum::<f64>() / trial.len() as f64;
