@@ -271,6 +271,7 @@ impl Bench<'_> {
             seed: self.seed,
             copy_gb_per_s: self.ceilings.copy / 1e9,
             fma_gflop_per_s: self.ceilings.fma / 1e9,
+            kernel_cache: backend::kernel_cache(),
             rows: self.rows,
             accuracy: self.accuracy,
         }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +21,9 @@ pub(crate) struct BenchReport {
     /// Operations per second of independent f32 FMA chains, in 10^9; 0 where none were timed.
     #[serde(default)]
     pub(crate) fma_gflop_per_s: f64,
+    /// Where compiled kernels survive the process: a first call may have found its kernel there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) kernel_cache: Option<PathBuf>,
     pub(crate) rows: Vec<BenchRow>,
     /// Root mean square errors on inputs that the peers took as well.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -134,6 +138,9 @@ impl fmt::Display for BenchReport {
         }
         write!(f, "{table}")?;
         write_first_calls(f, &self.rows)?;
+        if let Some(folder) = &self.kernel_cache {
+            writeln!(f, "kernels are kept in {}", folder.display())?;
+        }
         write_accuracy(f, &self.accuracy)
     }
 }
