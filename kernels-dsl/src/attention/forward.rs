@@ -105,7 +105,15 @@ pub fn attend_stream<T: Stream>(
         scores_first::<T>(ctx, &mut carried, &tile.at, &tile.range, roles);
     }
     while tile.open {
-        scores_ahead::<T>(ctx, &mut carried, &tile.at, &tile.range, inputs, plan, roles);
+        scores_ahead::<T>(
+            ctx,
+            &mut carried,
+            &tile.at,
+            &tile.range,
+            inputs,
+            plan,
+            roles,
+        );
         let next = T::next(ctx);
         let mut joined = false.runtime();
         if comptime!(plan.joined) {

@@ -118,11 +118,16 @@ fn measure(bench: &mut Bench<'_>, problem: &AttendProblem, flush: &Flush) -> Res
 }
 
 /// The usual layout, and the other one where a peer is timed in it: a row is compared with peers
-/// of its own layout.
+/// of its own layout. Packed sequences have one layout, [s, h, d].
 fn layouts(bench: &Bench<'_>, problem: &AttendProblem) -> Vec<Layout> {
-    let both =
-        !bench.device.is_software() && problem.dtype == DType::BF16 && problem.goal().is_none();
-    Layout::ALL[..if both { 2 } else { 1 }].to_vec()
+    let peers = problem.dtype == DType::BF16 && problem.goal().is_none();
+    if problem.mask().starts_with("varlen") {
+        vec![Layout::Bshd]
+    } else if peers && !bench.device.is_software() {
+        Layout::ALL.to_vec()
+    } else {
+        vec![Layout::Bhsd]
+    }
 }
 
 /// A round of every peer that reads this layout and takes the problem.

@@ -53,8 +53,8 @@ impl fmt::Display for Layout {
 pub(super) struct Inputs {
     host: [Drawn; 3],
     device: [Handle; 3],
-    /// Document of every row of a packed problem.
-    documents: Vec<u32>,
+    /// Where each packed sequence starts, and where the last one ends.
+    starts: Vec<usize>,
     /// Keys of every batch entry.
     lengths: Vec<usize>,
 }
@@ -66,17 +66,16 @@ impl Inputs {
             Drawn::normals(problem.dtype, elements, seed ^ stream as u64)
         });
         let device = [0, 1, 2].map(|i| host[i].upload(client, shape(problem, i)).handle);
-        let documents = match &problem.form {
-            Form::Packed(lengths) => (0..)
-                .zip(lengths)
-                .flat_map(|(id, &s)| std::iter::repeat_n(id, s))
+        let starts = match &problem.form {
+            Form::Packed(lengths) => (0..=lengths.len())
+                .map(|i| lengths[..i].iter().sum())
                 .collect(),
             _ => Vec::new(),
         };
         Self {
             host,
             device,
-            documents,
+            starts,
             lengths: vec![problem.s_kv; problem.b],
         }
     }
@@ -143,7 +142,7 @@ impl<'a> Ours<'a> {
             Form::Dense => {}
             Form::Window(left) => options.window_left = Some(left),
             Form::Lengths => options.lengths_kv = Some(&inputs.lengths),
-            Form::Packed(_) => options.documents = Some((&inputs.documents, &inputs.documents)),
+            Form::Packed(_) => options.cu_seqlens = Some((&inputs.starts, &inputs.starts)),
         }
         Self {
             layout,
