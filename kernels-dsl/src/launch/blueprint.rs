@@ -16,6 +16,11 @@ pub enum TierName {
     Hopper,
 }
 
+impl TierName {
+    /// Every tier.
+    pub const ALL: [TierName; 2] = [TierName::Unit, TierName::Hopper];
+}
+
 impl fmt::Display for TierName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {

@@ -169,7 +169,7 @@ impl<'a, NS: Size> Product for WgmmaScores<'a, NS> {
             shape.ty,
             &shape.score_steps()
         ));
-        acc.v = ptx::issue_scores::<NS>(q, k, text);
+        acc.issued = ptx::issue_scores::<NS>(q, k, text);
     }
     fn wait(
         ctx: &mut HopperCtx<'a>,
@@ -179,7 +179,11 @@ impl<'a, NS: Size> Product for WgmmaScores<'a, NS> {
         #[comptime] in_flight: u32,
     ) {
         let stages = comptime!(ctx.shape.stages);
-        acc.v = ptx::wait_scores::<NS>(acc.v, comptime!(acc.n), in_flight);
+        let done = ptx::wait_scores::<NS>(acc.issued, comptime!(acc.n), in_flight);
+        #[unroll]
+        for i in 0..comptime!(acc.n as usize) {
+            acc.v[i] = done.extract(i);
+        }
         ctx.release(ctx.k_empty(ctx.k_pos % stages));
         ctx.k_pos += 1u32;
     }
@@ -251,7 +255,8 @@ impl<'a, NS: Size, NP: Size> Tier for Hopper<'a, NS, NP> {
     }
     fn scores(ctx: &HopperCtx<'a>) -> WgmmaRegs<NS> {
         WgmmaRegs::<NS> {
-            v: Vector::<f32, NS>::zeroed(),
+            issued: Vector::<f32, NS>::zeroed(),
+            v: Array::<f32>::new(comptime!(ctx.shape.block as usize / 2)),
             row: ctx.thread_row(),
             col: UNIT_POS % 4u32 * 2u32,
             n: comptime!(ctx.shape.block / 2),
@@ -307,8 +312,8 @@ impl<'a, NS: Size, NP: Size> Tier for Hopper<'a, NS, NP> {
     fn encode(ctx: &mut HopperCtx<'a>, s: &mut WgmmaRegs<NS>, p: &mut PackedProbs<NP>) {
         #[unroll]
         for w in 0..comptime!(ctx.shape.block as usize / 4) {
-            let lo = s.v.extract(comptime!(2 * w));
-            let hi = s.v.extract(comptime!(2 * w + 1));
+            let lo = s.v[comptime!(2 * w)];
+            let hi = s.v[comptime!(2 * w + 1)];
             p.v.insert(w, ptx::pack2(lo, hi, comptime!(ctx.shape.ty)));
         }
     }

@@ -135,8 +135,11 @@ pub(super) fn descriptor_mn_major(addr: u32, #[comptime] block: u32) -> u64 {
 /// + e of thread t is row 16 (t / 32) + t % 32 / 4 + 8 r, column 8 g + 2 (t % 4) + e.
 #[derive(CubeType)]
 pub struct WgmmaRegs<NS: Size> {
-    /// The values.
-    pub v: Vector<f32, NS>,
+    /// What wgmma writes, from its issue to the wait for it.
+    pub issued: Vector<f32, NS>,
+    /// [n] the values after the wait. An array: setting an element of a vector prints a copy of
+    /// all of them, and the compiler reads each.
+    pub v: Array<f32>,
     /// Row of the tile that r = 0 stands for.
     pub row: u32,
     /// Column of the tile that g = e = 0 stands for.
@@ -160,10 +163,10 @@ impl<NS: Size> Fragment for WgmmaFragment<NS> {
         comptime!(f.n as usize / 2)
     }
     fn get(f: &WgmmaRegs<NS>, #[comptime] r: usize, #[comptime] c: usize) -> f32 {
-        f.v.extract(comptime!(4 * (c / 2) + 2 * r + c % 2))
+        f.v[comptime!(4 * (c / 2) + 2 * r + c % 2)]
     }
     fn set(f: &mut WgmmaRegs<NS>, #[comptime] r: usize, #[comptime] c: usize, x: f32) {
-        f.v.insert(comptime!(4 * (c / 2) + 2 * r + c % 2), x);
+        f.v[comptime!(4 * (c / 2) + 2 * r + c % 2)] = x;
     }
     fn row(f: &WgmmaRegs<NS>, #[comptime] r: usize) -> u32 {
         f.row + comptime!(8 * r as u32)
