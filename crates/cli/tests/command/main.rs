@@ -1,6 +1,7 @@
 //! The `flashcube` command as its users meet it: exit codes, help, JSON, files.
 
 mod bench;
+mod sanitize;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -61,7 +62,7 @@ fn json(arguments: &[&str]) -> Value {
     serde_json::from_str(&text).unwrap_or_else(|e| panic!("{arguments:?}: {e}: {text}"))
 }
 
-const COMMANDS: [&str; 7] = [
+const COMMANDS: [&str; 8] = [
     "doctor",
     "demo",
     "verify",
@@ -69,6 +70,7 @@ const COMMANDS: [&str; 7] = [
     "lower",
     "bench",
     "compare",
+    "sanitize",
 ];
 
 #[test]
@@ -97,6 +99,7 @@ fn bad_usage_is_exit_code_2_with_a_hint() {
         ),
         (&["verify", "--backend", "tpu"], "possible values"),
         (&["verify", "--kernel", "conv2d"], "attend_forward"),
+        (&["verify", "--backend", "cpu", "--repeat", "1"], "2.."),
         (
             &["verify", "--backend", "cpu", "--case", "no/such/case"],
             "export-problem --list",
