@@ -182,14 +182,14 @@ fn under(program: &OsString, tool: Tool, command: &[&str]) -> Result<(String, bo
 
 /// The number in the tool's last summary line, such as `ERROR SUMMARY: 2 errors`.
 fn findings(text: &str) -> Option<u64> {
-    let summaries = text.lines().filter_map(|line| line.split_once("SUMMARY: "));
+    let mut summaries = text.lines().filter_map(|line| line.split_once("SUMMARY: "));
     let digits = |rest: &str| {
         rest.chars()
             .take_while(char::is_ascii_digit)
             .collect::<String>()
     };
     summaries
-        .last()
+        .next_back()
         .and_then(|(_, rest)| digits(rest).parse().ok())
 }
 
