@@ -65,3 +65,49 @@ pub fn segments(
         end: end as u32,
     }
 }
+
+/// In which order the tiles of a problem are taken: groups of lanes that share the L2 cache, and
+/// within a group, under a mask that shortens the first rows, the last rows first.
+#[derive(CubeType, CubeLaunch, Clone, Copy)]
+pub struct TileOrder {
+    /// (batch, head) pairs of a group.
+    pub lanes: u32,
+    /// b * h_q.
+    pub all_lanes: u32,
+}
+
+/// A tile of a problem.
+#[derive(CubeType, Clone, Copy)]
+pub struct TilePlace {
+    /// batch * h_q + head.
+    pub lane: u32,
+    /// Tile of query rows.
+    pub tile: u32,
+}
+
+#[cube]
+impl TileOrder {
+    /// Where the tile at `position` of the order lies; a lane has `tiles` of them.
+    pub fn place(
+        &self,
+        position: u32,
+        tiles: u32,
+        #[comptime] features: LogitFeatures,
+    ) -> TilePlace {
+        let group = position / (self.lanes * tiles);
+        let within = position % (self.lanes * tiles);
+        let first = group * self.lanes;
+        let lanes = self.lanes.min(self.all_lanes - first);
+        if comptime!(features.band_right) {
+            TilePlace {
+                lane: first + within % lanes,
+                tile: tiles - 1u32 - within / lanes,
+            }
+        } else {
+            TilePlace {
+                lane: first + within / tiles,
+                tile: within % tiles,
+            }
+        }
+    }
+}

@@ -106,6 +106,7 @@ pub fn attend_forward(
         d_v: dims.d_v,
         s_q: dims.s_q,
         vector,
+        chunks: [q, k, v, &out].iter().all(|t| t.chunks()),
         tma: [q, k, v, &out].iter().all(|t| t.tma()),
         positive_scale: hooks.scale > 0.0,
         reach,
@@ -121,6 +122,7 @@ pub fn attend_forward(
     };
     match blueprint.tier {
         TierName::Unit => call.unit([q, k, v, &out], &lse)?,
+        TierName::Plane => call.plane([q, k, v, &out], &lse)?,
         TierName::Hopper => call.hopper([q, k, v, &out], &lse)?,
     }
     Ok(Attended {

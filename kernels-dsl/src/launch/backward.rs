@@ -103,6 +103,7 @@ pub fn attend_backward(
         d_v: dims.d_v,
         s_q: dims.s_q,
         vector: inputs.map(|t| t.vector(4)).into_iter().min().unwrap_or(1),
+        chunks: false,
         tma: false,
         positive_scale: false,
         reach: inputs

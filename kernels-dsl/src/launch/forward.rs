@@ -8,6 +8,8 @@ use cubecl::prelude::{
 use super::*;
 use crate::arch::fma::{ForwardLayoutsLaunch, ForwardSizesLaunch, attend_forward_fma};
 use crate::arch::hopper::{HopperLayoutsLaunch, attend_forward_hopper};
+use crate::arch::plane::attend_forward_plane;
+use crate::attention::TileOrderLaunch;
 use crate::error::{Error, NotAvailable};
 use crate::tile::LayoutLaunch;
 
@@ -52,13 +54,7 @@ impl ForwardCall<'_> {
         let blueprint = self.blueprint;
         let w = blueprint.vector;
         let cubes = spread("attend_forward", self.tiles().1, self.caps)?;
-        let layouts = ForwardLayoutsLaunch::new(
-            layout(q, w),
-            layout(k, w),
-            layout(v, w),
-            layout(out, w),
-            lse_layout(lse),
-        );
+        let layouts = layouts([q, k, v, out], lse, w);
         // SAFETY: every view was checked against its buffer; the kernel indexes rows below the
         // checked shape only (`BlockView::row` and `FmaCtx` clamp to the last row).
         unsafe {
@@ -90,6 +86,78 @@ impl ForwardCall<'_> {
         )
     }
 
+    pub(crate) fn plane(
+        &self,
+        [q, k, v, out]: [&Tensor<4>; 4],
+        lse: &Tensor<3>,
+    ) -> Result<(), Error> {
+        let blueprint = self.blueprint;
+        let total = self.countable("tiles of the plane tier")?;
+        let cubes = spread("attend_forward", total, self.caps)?;
+        // Cubes in flight; a group must have more tiles than that, so that its long tiles do not
+        // straggle, and its K and V should fit the L2 cache.
+        let flying = 2 * self.caps.multiprocessors.unwrap_or(132) as usize;
+        let lanes = self.lanes_in_cache().max(2 * flying.div_ceil(self.tiles().0));
+        // SAFETY: every view was checked against its buffer and for 16-byte rows; rows past the
+        // tensor are neither read nor stored.
+        unsafe {
+            attend_forward_plane::launch_unchecked(
+                self.client,
+                cubes,
+                CubeDim::new_1d(blueprint.units() as u32),
+                address(blueprint.wide),
+                buffer(q, 8),
+                buffer(k, 8),
+                buffer(v, 8),
+                buffer(out, 8),
+                BufferArg::from_raw_parts(lse.handle.clone(), lse.capacity()),
+                self.hooks.tensors(self.client),
+                layouts([q, k, v, out], lse, 8),
+                self.sizes(),
+                self.order(lanes),
+                self.hooks.scalars(blueprint.fault),
+                self.hooks.offsets(),
+                blueprint,
+            );
+        }
+        check_launch(
+            self.client,
+            self.caps,
+            &blueprint,
+            [&out.handle, &lse.handle],
+        )
+    }
+
+    /// Tiles of the problem, which kernels that decode their order count in 32 bits.
+    fn countable(&self, limit: &'static str) -> Result<usize, NotAvailable> {
+        let total = self.tiles().1;
+        if total <= u32::MAX as usize / 2 {
+            return Ok(total);
+        }
+        Err(NotAvailable {
+            what: "attend_forward".into(),
+            device: self.caps.device.clone(),
+            limit,
+            needed: total.to_string(),
+            available: (u32::MAX / 2).to_string(),
+        })
+    }
+
+    /// Query heads whose K and V fit into 32 MB together: the L2 cache of an H100 has 50.
+    fn lanes_in_cache(&self) -> usize {
+        let dims = &self.dims;
+        let bytes = dims.s_kv * (dims.d + dims.d_v) * self.blueprint.dtype.size();
+        ((32 << 20) / bytes.max(1)).saturating_mul(dims.h_q / dims.h_kv)
+    }
+
+    /// Tiles in groups of `lanes`, whole key heads.
+    fn order(&self, lanes: usize) -> TileOrderLaunch {
+        let dims = &self.dims;
+        let all = dims.b * dims.h_q;
+        let lanes = lanes.next_multiple_of(dims.h_q / dims.h_kv).min(all);
+        TileOrderLaunch::new(lanes as u32, all as u32)
+    }
+
     pub(crate) fn hopper(
         &self,
         [q, k, v, out]: [&Tensor<4>; 4],
@@ -97,17 +165,7 @@ impl ForwardCall<'_> {
     ) -> Result<(), Error> {
         let blueprint = self.blueprint;
         let dims = &self.dims;
-        let total = self.tiles().1;
-        if total > u32::MAX as usize / 2 {
-            return Err(NotAvailable {
-                what: "attend_forward".into(),
-                device: self.caps.device.clone(),
-                limit: "tiles of the hopper tier",
-                needed: total.to_string(),
-                available: (u32::MAX / 2).to_string(),
-            }
-            .into());
-        }
+        let total = self.countable("tiles of the hopper tier")?;
         let cubes = total.min(self.caps.multiprocessors.unwrap_or(132) as usize);
         let all_lanes = dims.b * dims.h_q;
         let group = dims.h_q / dims.h_kv;
@@ -154,6 +212,16 @@ impl ForwardCall<'_> {
             [&out.handle, &lse.handle],
         )
     }
+}
+
+fn layouts([q, k, v, out]: [&Tensor<4>; 4], lse: &Tensor<3>, w: usize) -> ForwardLayoutsLaunch {
+    ForwardLayoutsLaunch::new(
+        layout(q, w),
+        layout(k, w),
+        layout(v, w),
+        layout(out, w),
+        lse_layout(lse),
+    )
 }
 
 fn lse_layout(lse: &Tensor<3>) -> LayoutLaunch {

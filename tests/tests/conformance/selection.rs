@@ -86,6 +86,7 @@ fn key(d: usize, s_q: usize) -> AttendKey {
         d_v: d,
         s_q,
         vector: 4,
+        chunks: false,
         tma: false,
         positive_scale: true,
         reach: 1 << 20,

@@ -106,6 +106,7 @@ impl AttendProblem {
             d_v: self.d_v,
             s_q: LONG,
             vector: widest_vector(&[self.d, self.d_v]),
+            chunks: true,
             tma: true,
             positive_scale: true,
             reach: 1,

@@ -1,0 +1,114 @@
+//! Entry point of the plane tier's forward.
+
+use cubecl::prelude::*;
+
+use super::copies::CopySource;
+use super::{Plane, PlaneCtx, PlaneShape};
+use crate::arch::fma::{ForwardLayouts, ForwardSizes};
+use crate::arch::hopper::ptx as shared;
+use crate::attention::*;
+use crate::launch::AttendBlueprint;
+
+/// `attend_forward` on the plane tier: cube = one tile of query rows of one (batch, head).
+///
+/// q, k, v and out hold f16 or bf16, 8 elements a vector, as the blueprint's dtype says.
+#[cube(launch_unchecked, address_type = "dynamic")]
+pub fn attend_forward_plane(
+    q: &[Vector<u32, Const<4>>],
+    k: &[Vector<u32, Const<4>>],
+    v: &[Vector<u32, Const<4>>],
+    out: &mut [Vector<u32, Const<4>>],
+    lse: &mut [f32],
+    tensors: &LogitTensors,
+    layouts: &ForwardLayouts,
+    sizes: &ForwardSizes,
+    order: &TileOrder,
+    scalars: &LogitScalars,
+    offsets: &TableOffsets,
+    #[comptime] blueprint: AttendBlueprint,
+) {
+    let size!(NS) = comptime!((blueprint.plane_shape().score_registers() as usize).next_power_of_two());
+    let size!(NP) = comptime!((blueprint.plane_shape().score_registers() as usize / 2).next_power_of_two());
+    if CUBE_POS < sizes.total {
+        run_plane::<NS, NP>(
+            q, k, v, out, lse, tensors, layouts, sizes, order, scalars, offsets, blueprint,
+        );
+    }
+}
+
+#[cube]
+fn run_plane<'a, NS: Size, NP: Size>(
+    q: &[Vector<u32, Const<4>>],
+    k: &[Vector<u32, Const<4>>],
+    v: &[Vector<u32, Const<4>>],
+    out: &'a mut [Vector<u32, Const<4>>],
+    lse: &'a mut [f32],
+    tensors: &'a LogitTensors,
+    layouts: &'a ForwardLayouts,
+    sizes: &ForwardSizes,
+    order: &TileOrder,
+    scalars: &'a LogitScalars,
+    offsets: &'a TableOffsets,
+    #[comptime] blueprint: AttendBlueprint,
+) {
+    let shape = comptime!(blueprint.plane_shape());
+    let features = comptime!(blueprint.features);
+    let inputs = LogitInputs::<'a> {
+        tensors,
+        scalars,
+        offsets,
+        s_q: sizes.s_q,
+        s_kv: sizes.s_kv,
+    };
+    let place = order.place(CUBE_POS as u32, sizes.tiles, features);
+    let batch = place.lane / sizes.h_q;
+    let head = place.lane % sizes.h_q;
+    let head_kv = head / sizes.group;
+    let at = tile_coords(&inputs, batch, head, place.tile * comptime!(shape.rows), features);
+    let range = segments(&at, scalars, comptime!(shape.rows), comptime!(shape.block), features);
+
+    let words = comptime!(shape.smem_bytes() as usize / 16);
+    let tile: Shared<[Vector<u32, Const<4>>]> = Shared::new_aligned_slice(words, 16usize);
+    let smem = shared::smem_addr::<Vector<u32, Const<4>>>(&tile[0]);
+    let k_smem = smem + comptime!(shape.q_bytes());
+    let v_smem = k_smem + comptime!(shape.stages * shape.k_bytes());
+    let lane = UNIT_POS % 32u32;
+    let (row, column) = (lane % 16u32, lane / 16u32 * 16u32);
+    let d_row = comptime!(PlaneShape::row_bytes(shape.d));
+    let d_v_row = comptime!(PlaneShape::row_bytes(shape.d_v));
+    let mut ctx = PlaneCtx::<'a> {
+        out,
+        lse,
+        out_layout: &layouts.out,
+        lse_layout: &layouts.lse,
+        q: CopySource::new(q, &layouts.q, batch, head, smem, comptime!(shape.q_copy())),
+        k: CopySource::new(k, &layouts.k, batch, head_kv, k_smem, comptime!(shape.k_copy())),
+        v: CopySource::new(v, &layouts.v, batch, head_kv, v_smem, comptime!(shape.v_copy())),
+        smem,
+        // Matrices of A, and of V's transpose: rows 0-7, rows 8-15, then the next 8 columns. Of K:
+        // keys 0-7 by 16 columns, then keys 8-15.
+        q_at: smem + (UNIT_POS / 32u32 * comptime!(shape.plane_rows()) + row) * d_row + column,
+        k_at: k_smem + (lane / 16u32 * 8u32 + lane % 8u32) * d_row + lane / 8u32 % 2u32 * 16u32,
+        k_half_at: k_smem + row * d_row,
+        v_at: v_smem + row * d_v_row + column,
+        start: 0u32,
+        first: 0u32,
+        batch,
+        head,
+        row0: 0u32,
+        len_q: 0u32,
+        len_kv: 0u32,
+        s_q: sizes.s_q,
+        neg_inf: scalars.neg_inf,
+        shape,
+    };
+    shared::bank_declare(comptime!(shape.acc_registers()));
+    attend_tile::<Plane<'a, NS, NP>>(
+        &mut ctx,
+        &at,
+        &range,
+        &inputs,
+        comptime!(blueprint.loop_plan()),
+        comptime!(Roles::ALL),
+    );
+}
