@@ -174,15 +174,24 @@ fn row_of(shape: PlaneShape, i: u32) -> u32 {
     2 * (i / (shape.d_v / 2)) + i / 2 % 2
 }
 
-/// Rows of the bank times their factors, of which planes with one 16-row tile have two.
+/// Rows of the bank times their factors, of which planes with one 16-row tile have two; nothing
+/// where all factors of the plane are 1.
 #[cube]
 pub(super) fn bank_scale(f: Vector<f32, Const<4>>, #[comptime] shape: PlaneShape) {
-    let text = comptime!(
-        (0..shape.acc_registers())
-            .map(|i| format!("mul.f32 o_acc{i}, o_acc{i}, %{};\n", row_of(shape, i)))
-            .collect::<String>()
-    );
+    let text = comptime!(scale_text(shape));
     gpu_asm!("{{ // {a}\n{text}}}", a = in(_) val::<Vector<f32, Const<4>>>(f), text = const text);
+}
+
+fn scale_text(shape: PlaneShape) -> String {
+    let mut s = String::from(".reg .pred moved;\nsetp.neu.f32 moved, %0, 0f3F800000;\n");
+    for factor in 1..2 * shape.m_tiles() {
+        s += &format!("setp.neu.or.f32 moved, %{factor}, 0f3F800000, moved;\n");
+    }
+    s += "vote.sync.any.pred moved, moved, -1;\n@!moved bra KEPT;\n";
+    for i in 0..shape.acc_registers() {
+        s += &format!("mul.f32 o_acc{i}, o_acc{i}, %{};\n", row_of(shape, i));
+    }
+    s + "KEPT:\n"
 }
 
 /// The bank times `inverse`, rounded, two columns a word, to this thread's words of the output
