@@ -97,7 +97,9 @@ impl ForwardCall<'_> {
         // Cubes in flight; a group must have more tiles than that, so that its long tiles do not
         // straggle, and its K and V should fit the L2 cache.
         let flying = 2 * self.caps.multiprocessors.unwrap_or(132) as usize;
-        let lanes = self.lanes_in_cache().max(2 * flying.div_ceil(self.tiles().0));
+        let lanes = self
+            .lanes_in_cache()
+            .max(2 * flying.div_ceil(self.tiles().0));
         // SAFETY: every view was checked against its buffer and for 16-byte rows; rows past the
         // tensor are neither read nor stored.
         unsafe {

@@ -2,7 +2,7 @@
 
 mod attention;
 mod backward;
-mod hopper;
+mod matrix;
 mod models;
 mod packed;
 mod rows;
@@ -20,7 +20,7 @@ pub fn problems() -> Vec<Problem> {
         attention::logits(),
         attention::values(),
         attention::schedules(),
-        hopper::entries(),
+        matrix::entries(),
         backward::entries(),
         rows::merge(),
         rows::hadamard(),

@@ -27,8 +27,10 @@ pub fn attend_forward_plane(
     offsets: &TableOffsets,
     #[comptime] blueprint: AttendBlueprint,
 ) {
-    let size!(NS) = comptime!((blueprint.plane_shape().score_registers() as usize).next_power_of_two());
-    let size!(NP) = comptime!((blueprint.plane_shape().score_registers() as usize / 2).next_power_of_two());
+    let size!(NS) =
+        comptime!((blueprint.plane_shape().score_registers() as usize).next_power_of_two());
+    let size!(NP) =
+        comptime!((blueprint.plane_shape().score_registers() as usize / 2).next_power_of_two());
     if CUBE_POS < sizes.total {
         run_plane::<NS, NP>(
             q, k, v, out, lse, tensors, layouts, sizes, order, scalars, offsets, blueprint,
@@ -64,8 +66,20 @@ fn run_plane<'a, NS: Size, NP: Size>(
     let batch = place.lane / sizes.h_q;
     let head = place.lane % sizes.h_q;
     let head_kv = head / sizes.group;
-    let at = tile_coords(&inputs, batch, head, place.tile * comptime!(shape.rows), features);
-    let range = segments(&at, scalars, comptime!(shape.rows), comptime!(shape.block), features);
+    let at = tile_coords(
+        &inputs,
+        batch,
+        head,
+        place.tile * comptime!(shape.rows),
+        features,
+    );
+    let range = segments(
+        &at,
+        scalars,
+        comptime!(shape.rows),
+        comptime!(shape.block),
+        features,
+    );
 
     let words = comptime!(shape.smem_bytes() as usize / 16);
     let tile: Shared<[Vector<u32, Const<4>>]> = Shared::new_aligned_slice(words, 16usize);
@@ -82,8 +96,22 @@ fn run_plane<'a, NS: Size, NP: Size>(
         out_layout: &layouts.out,
         lse_layout: &layouts.lse,
         q: CopySource::new(q, &layouts.q, batch, head, smem, comptime!(shape.q_copy())),
-        k: CopySource::new(k, &layouts.k, batch, head_kv, k_smem, comptime!(shape.k_copy())),
-        v: CopySource::new(v, &layouts.v, batch, head_kv, v_smem, comptime!(shape.v_copy())),
+        k: CopySource::new(
+            k,
+            &layouts.k,
+            batch,
+            head_kv,
+            k_smem,
+            comptime!(shape.k_copy()),
+        ),
+        v: CopySource::new(
+            v,
+            &layouts.v,
+            batch,
+            head_kv,
+            v_smem,
+            comptime!(shape.v_copy()),
+        ),
         smem,
         // Matrices of A, and of V's transpose: rows 0-7, rows 8-15, then the next 8 columns. Of K:
         // keys 0-7 by 16 columns, then keys 8-15.

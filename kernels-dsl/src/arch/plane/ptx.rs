@@ -26,7 +26,8 @@ pub(super) fn global_addr<T: CubePrimitive>(x: &T) -> u64 {
 /// The chunks of a thread in every pass of `copy`: all rows, or with `ragged` those before
 /// operand 3, while the others become zeros.
 fn copy_text(copy: CopyShape, ragged: bool) -> String {
-    let mut s = String::from(".reg .b64 from;\n.reg .pred inside;\n.reg .b32 size;\nmov.b64 from, %1;\n");
+    let mut s =
+        String::from(".reg .b64 from;\n.reg .pred inside;\n.reg .b32 size;\nmov.b64 from, %1;\n");
     for pass in 0..copy.passes {
         let row = pass * copy.pass_rows;
         let to = row * copy.row_bytes;
@@ -115,7 +116,10 @@ fn scores_text(shape: PlaneShape, width: usize) -> String {
                 for m in 0..m_tiles {
                     let d = list("%", 4 * (m * n_tiles + 2 * pair + half), 4);
                     let c = if step == 0 { zeros } else { &d };
-                    let (a, b) = (list("a", 4 * m, a_words), list("b", half * b_words, b_words));
+                    let (a, b) = (
+                        list("a", 4 * m, a_words),
+                        list("b", half * b_words, b_words),
+                    );
                     s += &mma(depth, shape.ty, &d, &a, &b, c);
                 }
             }
@@ -197,11 +201,7 @@ fn scale_text(shape: PlaneShape) -> String {
 /// The bank times `inverse`, rounded, two columns a word, to this thread's words of the output
 /// tile from `to`.
 #[cube]
-pub(super) fn bank_store(
-    to: u32,
-    inverse: Vector<f32, Const<4>>,
-    #[comptime] shape: PlaneShape,
-) {
+pub(super) fn bank_store(to: u32, inverse: Vector<f32, Const<4>>, #[comptime] shape: PlaneShape) {
     let text = comptime!(store_text(shape));
     gpu_asm!("{{ // {a} {b}\n{text}}}", a = in(_) val::<Vector<f32, Const<4>>>(inverse), b = in(_) val::<u32>(to), text = const text);
 }
