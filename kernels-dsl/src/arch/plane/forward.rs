@@ -97,12 +97,22 @@ impl<'a, NS: Size> Product for MmaScores<'a, NS> {
         acc.v = ptx::scores::<NS>(ctx.q_at, ctx.k_at + stage, ctx.k_half_at + stage, shape);
     }
     fn wait(
-        _ctx: &mut PlaneCtx<'a>,
+        ctx: &mut PlaneCtx<'a>,
         _lhs: &(),
         _acc: &mut MmaRegs<NS>,
-        _j: u32,
+        j: u32,
         #[comptime] _in_flight: u32,
     ) {
+        if comptime!(ctx.shape.stages == 1) {
+            // V has arrived, and every plane is done with K: the next block of it may come, while
+            // this one's weights and values are computed.
+            ptx::copies_wait(0u32);
+            sync_cube();
+            if j > ctx.start {
+                ctx.copy_keys(j - 1u32, false);
+                ptx::copies_commit();
+            }
+        }
     }
 }
 
@@ -120,15 +130,6 @@ impl<'a, NP: Size> Product for MmaValues<'a, NP> {
         #[comptime] _mode: ProductMode,
     ) {
         let shape = comptime!(ctx.shape);
-        if comptime!(shape.stages == 1) {
-            // V has arrived, and every plane is done with the scores: the next K may come.
-            ptx::copies_wait(0u32);
-            sync_cube();
-            if j > ctx.start {
-                ctx.copy_keys(j - 1u32, false);
-                ptx::copies_commit();
-            }
-        }
         let stage = ctx.stage(j) * comptime!(shape.v_bytes());
         ptx::values::<NP>(p.v, ctx.v_at + stage, shape);
     }
