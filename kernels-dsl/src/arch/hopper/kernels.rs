@@ -78,7 +78,8 @@ pub fn attend_forward_hopper<E: Float>(
         bars,
     };
     run_hopper::<NS, NP>(
-        out, lse, tickets, &mut slots, &maps, &smem, tensors, layouts, sizes, scalars, offsets, blueprint,
+        out, lse, tickets, &mut slots, &maps, &smem, tensors, layouts, sizes, scalars, offsets,
+        blueprint,
     );
 }
 
@@ -213,7 +214,13 @@ fn produce<NS: Size, NP: Size>(
         let at = tile_at(tile, inputs, layouts, sizes, blueprint);
         let rows = comptime!(blueprint.rows as u32);
         let block = comptime!(blueprint.block as u32);
-        let range = segments(&at, inputs.scalars, rows, block, comptime!(blueprint.features));
+        let range = segments(
+            &at,
+            inputs.scalars,
+            rows,
+            block,
+            comptime!(blueprint.features),
+        );
         attend_tile::<Hopper<'_, NS, NP>>(
             ctx,
             &at,

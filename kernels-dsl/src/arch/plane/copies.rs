@@ -37,7 +37,7 @@ impl CopySource {
         let first = ptx::global_addr::<Vector<u32, Const<4>>>(&data[layout.base(batch, head)]);
         CopySource {
             from: first + row as u64 * row_bytes + chunk as u64 * 16u64,
-            to: smem + row * comptime!(copy.row_bytes) + chunk * 16u32,
+            to: smem + row * comptime!(copy.row_bytes) + (chunk ^ (row % 8u32)) * 16u32,
             step: row_bytes * comptime!(copy.pass_rows as u64),
             row,
             active: chunk < comptime!(copy.chunks),

@@ -43,15 +43,9 @@ pub struct PlaneCtx<'a> {
     pub start: u32,
     /// See `start`.
     pub first: u32,
-    /// Batch entry, query head and first row of the tile.
-    pub batch: u32,
-    /// See `batch`.
-    pub head: u32,
-    /// See `batch`.
+    /// First row of the tile.
     pub row0: u32,
-    /// Queries and keys of the sequence.
-    pub len_q: u32,
-    /// See `len_q`.
+    /// Keys of the sequence.
     pub len_kv: u32,
     /// Queries of the tensor.
     pub s_q: u32,
@@ -67,6 +61,10 @@ impl<'a> PlaneCtx<'a> {
     /// First row of the tile that this plane works on.
     pub(super) fn plane_row(&self) -> u32 {
         UNIT_POS / 32u32 * comptime!(self.shape.plane_rows())
+    }
+    /// Where this plane keeps batch entry, head, first row and queries of its tile.
+    pub(super) fn place(&self) -> u32 {
+        self.smem + comptime!(self.shape.place_at()) + UNIT_POS / 32u32 * 16u32
     }
     /// First row of the tile that this unit holds values of.
     pub(super) fn unit_row(&self) -> u32 {
@@ -188,11 +186,12 @@ impl<'a, NS: Size, NP: Size> Tier for Plane<'a, NS, NP> {
         let shape = comptime!(ctx.shape);
         ctx.start = range.start;
         ctx.first = range.end.max(1u32) - 1u32;
-        ctx.batch = at.batch;
-        ctx.head = at.head;
         ctx.row0 = at.row0;
-        ctx.len_q = at.len_q;
         ctx.len_kv = at.len_kv;
+        // What the epilogue alone needs waits in shared memory: registers are for the loop.
+        if UNIT_POS % 32u32 == 0u32 {
+            ptx::store_words(ctx.place(), at.batch, at.head, at.row0, at.len_q);
+        }
         if range.start < range.end {
             ctx.copy_queries();
             ctx.copy_keys(ctx.first, true);
@@ -219,6 +218,11 @@ impl<'a, NS: Size, NP: Size> Tier for Plane<'a, NS, NP> {
         let shape = comptime!(ctx.shape);
         ptx::copies_wait(0u32);
         sync_cube();
+        if comptime!(shape.query_registers() > 0) {
+            if j == ctx.first {
+                ptx::keep_queries(ctx.q_at, shape);
+            }
+        }
         if comptime!(shape.stages == 2) {
             if comptime!(shape.ahead) {
                 if j < ctx.first {

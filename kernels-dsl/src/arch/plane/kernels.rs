@@ -3,7 +3,7 @@
 use cubecl::prelude::*;
 
 use super::copies::CopySource;
-use super::{Plane, PlaneCtx, PlaneShape};
+use super::{Plane, PlaneCtx, PlaneShape, ptx};
 use crate::arch::fma::{ForwardLayouts, ForwardSizes};
 use crate::arch::hopper::ptx as shared;
 use crate::attention::*;
@@ -82,14 +82,22 @@ fn run_plane<'a, NS: Size, NP: Size>(
     );
 
     let words = comptime!(shape.smem_bytes() as usize / 16);
-    let tile: Shared<[Vector<u32, Const<4>>]> = Shared::new_aligned_slice(words, 16usize);
+    let tile: Shared<[Vector<u32, Const<4>>]> = Shared::new_aligned_slice(words, 1024usize);
     let smem = shared::smem_addr::<Vector<u32, Const<4>>>(&tile[0]);
     let k_smem = smem + comptime!(shape.q_bytes());
     let v_smem = k_smem + comptime!(shape.stages * shape.k_bytes());
+    // Matrices of A, and of V's transpose: rows 0-7, rows 8-15, then the next chunk. Of K: keys 0-7
+    // in two chunks, then keys 8-15.
     let lane = UNIT_POS % 32u32;
-    let (row, column) = (lane % 16u32, lane / 16u32 * 16u32);
+    let swizzle = lane % 8u32;
+    let (row, chunk) = (lane % 16u32, ((lane / 16u32) ^ swizzle) * 16u32);
+    let (key, key_chunk) = (
+        lane / 16u32 * 8u32 + swizzle,
+        ((lane / 8u32 % 2u32) ^ swizzle) * 16u32,
+    );
     let d_row = comptime!(PlaneShape::row_bytes(shape.d));
     let d_v_row = comptime!(PlaneShape::row_bytes(shape.d_v));
+    let plane_row = UNIT_POS / 32u32 * comptime!(shape.plane_rows());
     let mut ctx = PlaneCtx::<'a> {
         out,
         lse,
@@ -113,24 +121,20 @@ fn run_plane<'a, NS: Size, NP: Size>(
             comptime!(shape.v_copy()),
         ),
         smem,
-        // Matrices of A, and of V's transpose: rows 0-7, rows 8-15, then the next 8 columns. Of K:
-        // keys 0-7 by 16 columns, then keys 8-15.
-        q_at: smem + (UNIT_POS / 32u32 * comptime!(shape.plane_rows()) + row) * d_row + column,
-        k_at: k_smem + (lane / 16u32 * 8u32 + lane % 8u32) * d_row + lane / 8u32 % 2u32 * 16u32,
-        k_half_at: k_smem + row * d_row,
-        v_at: v_smem + row * d_v_row + column,
+        q_at: smem + (plane_row + row) * d_row + chunk,
+        k_at: k_smem + key * d_row + key_chunk,
+        k_half_at: k_smem + row * d_row + swizzle * 16u32,
+        v_at: v_smem + row * d_v_row + chunk,
         start: 0u32,
         first: 0u32,
-        batch,
-        head,
         row0: 0u32,
-        len_q: 0u32,
         len_kv: 0u32,
         s_q: sizes.s_q,
         neg_inf: scalars.neg_inf,
         shape,
     };
     shared::bank_declare(comptime!(shape.acc_registers()));
+    ptx::declare_queries(shape);
     attend_tile::<Plane<'a, NS, NP>>(
         &mut ctx,
         &at,

@@ -23,25 +23,37 @@ pub(super) fn global_addr<T: CubePrimitive>(x: &T) -> u64 {
 // cp.async [9.7.9.25.3]. SAFETY of all: global and shared addresses are multiples of 16, rows
 // that are read lie inside the view.
 
+/// `name0..name7`: operand `operand`, an address of chunk 0 of some row, with the chunk's number
+/// in the swizzled row flipped by 0 to 7 (see [`PlaneShape`]).
+fn flips(name: &str, operand: &str) -> String {
+    let one = |i: u32| format!("xor.b32 {name}{i}, {operand}, {};\n", 16 * i);
+    let all: String = (0..8).map(one).collect();
+    format!(".reg .b32 {name}<8>;\n{all}")
+}
+
+/// The address of `flips` that holds chunk `chunk`, `offset` bytes on.
+fn chunk_at(name: &str, chunk: u32, offset: u32) -> String {
+    format!("[{name}{}+{}]", chunk % 8, chunk / 8 * 128 + offset)
+}
+
 /// The chunks of a thread in every pass of `copy`: all rows, or with `ragged` those before
 /// operand 3, while the others become zeros.
 fn copy_text(copy: CopyShape, ragged: bool) -> String {
-    let mut s =
-        String::from(".reg .b64 from;\n.reg .pred inside;\n.reg .b32 size;\nmov.b64 from, %1;\n");
+    let mut s = flips("to", "%0");
+    s += ".reg .b64 from;\n.reg .pred inside;\n.reg .b32 size;\nmov.b64 from, %1;\n";
     for pass in 0..copy.passes {
         let row = pass * copy.pass_rows;
-        let to = row * copy.row_bytes;
         if pass > 0 {
             s += "add.s64 from, from, %2;\n";
         }
-        s += &if ragged {
-            format!(
-                "setp.gt.s32 inside, %3, {row};\nselp.b32 size, 16, 0, inside;\n\
-                 cp.async.cg.shared.global.L2::128B [%0+{to}], [from], 16, size;\n"
-            )
+        let size = if ragged {
+            s += &format!("setp.gt.s32 inside, %3, {row};\nselp.b32 size, 16, 0, inside;\n");
+            ", size"
         } else {
-            format!("cp.async.cg.shared.global.L2::128B [%0+{to}], [from], 16;\n")
+            ""
         };
+        let to = format!("[to{}+{}]", row % 8, row * copy.row_bytes);
+        s += &format!("cp.async.cg.shared.global.L2::128B {to}, [from], 16{size};\n");
     }
     s
 }
@@ -82,12 +94,31 @@ fn list(name: &str, first: u32, n: u32) -> String {
     format!("{{{}}}", names.join(", "))
 }
 
-fn ldmatrix(n: u32, trans: &str, to: &str, address: &str, offset: u32) -> String {
-    format!("ldmatrix.sync.aligned.m8n8.x{n}{trans}.shared.b16 {to}, [{address}+{offset}];\n")
+fn ldmatrix(n: u32, trans: &str, to: &str, from: &str) -> String {
+    format!("ldmatrix.sync.aligned.m8n8.x{n}{trans}.shared.b16 {to}, {from};\n")
 }
 
 fn mma(k: u32, ty: &str, d: &str, a: &str, b: &str, c: &str) -> String {
     format!("mma.sync.aligned.m16n8k{k}.row.col.f32.{ty}.{ty}.f32 {d}, {a}, {b}, {c};\n")
+}
+
+/// Columns of step `step` over d: 16, or the 8 that are left.
+fn depth(shape: PlaneShape, step: u32) -> u32 {
+    (shape.d - 16 * step).min(16)
+}
+
+/// Every query fragment of the plane, from the address that this lane gives ldmatrix.
+fn queries_text(shape: PlaneShape) -> String {
+    let row = PlaneShape::row_bytes(shape.d);
+    let mut s = flips("q", "%0");
+    for step in 0..shape.d.div_ceil(16) {
+        let words = depth(shape, step) / 4;
+        for m in 0..shape.m_tiles() {
+            let to = list("q_frag", 4 * (step * shape.m_tiles() + m), words);
+            s += &ldmatrix(words, "", &to, &chunk_at("q", 2 * step, m * 16 * row));
+        }
+    }
+    s
 }
 
 /// S = Q K^T. `%0..` are the scores of a vector of `width`, then the addresses that this lane
@@ -97,30 +128,32 @@ fn mma(k: u32, ty: &str, d: &str, a: &str, b: &str, c: &str) -> String {
 fn scores_text(shape: PlaneShape, width: usize) -> String {
     let (m_tiles, n_tiles) = (shape.m_tiles(), shape.block / 8);
     let row = PlaneShape::row_bytes(shape.d);
-    let [q, k, k_half] = [0, 1, 2].map(|i| format!("%{}", width + i));
     let zeros = "{zero, zero, zero, zero}";
     let mut s = String::from(".reg .f32 zero;\nmov.f32 zero, 0f00000000;\n.reg .b32 a<8>, b<4>;\n");
+    for (i, name) in ["q", "k", "k_half"].into_iter().enumerate() {
+        s += &flips(name, &format!("%{}", width + i));
+    }
+    let kept = shape.query_registers() > 0;
     for step in 0..shape.d.div_ceil(16) {
-        let depth = if 16 * (step + 1) <= shape.d { 16 } else { 8 };
+        let depth = depth(shape, step);
         let (a_words, b_words) = (depth / 4, depth / 8);
-        let at = step * 32;
-        for m in 0..m_tiles {
-            let to = list("a", 4 * m, a_words);
-            s += &ldmatrix(a_words, "", &to, &q, at + m * 16 * row);
+        let a = |m| match kept {
+            true => list("q_frag", 4 * (step * m_tiles + m), a_words),
+            false => list("a", 4 * m, a_words),
+        };
+        for m in (0..m_tiles).filter(|_| !kept) {
+            s += &ldmatrix(a_words, "", &a(m), &chunk_at("q", 2 * step, m * 16 * row));
         }
         for pair in 0..n_tiles / 2 {
-            let from = if depth == 16 { &k } else { &k_half };
-            let to = list("b", 0, 2 * b_words);
-            s += &ldmatrix(2 * b_words, "", &to, from, at + pair * 16 * row);
+            let from = if depth == 16 { "k" } else { "k_half" };
+            let from = chunk_at(from, 2 * step, pair * 16 * row);
+            s += &ldmatrix(2 * b_words, "", &list("b", 0, 2 * b_words), &from);
             for half in 0..2 {
                 for m in 0..m_tiles {
                     let d = list("%", 4 * (m * n_tiles + 2 * pair + half), 4);
                     let c = if step == 0 { zeros } else { &d };
-                    let (a, b) = (
-                        list("a", 4 * m, a_words),
-                        list("b", half * b_words, b_words),
-                    );
-                    s += &mma(depth, shape.ty, &d, &a, &b, c);
+                    let b = list("b", half * b_words, b_words);
+                    s += &mma(depth, shape.ty, &d, &a(m), &b, c);
                 }
             }
         }
@@ -133,13 +166,13 @@ fn scores_text(shape: PlaneShape, width: usize) -> String {
 fn values_text(shape: PlaneShape, width: usize) -> String {
     let (m_tiles, n_tiles) = (shape.m_tiles(), shape.d_v / 8);
     let row = PlaneShape::row_bytes(shape.d_v);
-    let v = format!("%{width}");
-    let mut s = String::from(".reg .b32 b<4>;\n");
+    let mut s = String::from(".reg .b32 b<4>;\n") + &flips("v", &format!("%{width}"));
     for step in 0..shape.block / 16 {
         for pair in 0..n_tiles.div_ceil(2) {
             let halves = (n_tiles - 2 * pair).min(2);
             let to = list("b", 0, 2 * halves);
-            s += &ldmatrix(2 * halves, ".trans", &to, &v, step * 16 * row + pair * 32);
+            let from = chunk_at("v", 2 * pair, step * 16 * row);
+            s += &ldmatrix(2 * halves, ".trans", &to, &from);
             for half in 0..halves {
                 for m in 0..m_tiles {
                     let o = list("o_acc", 4 * (m * n_tiles + 2 * pair + half), 4);
@@ -150,6 +183,21 @@ fn values_text(shape: PlaneShape, width: usize) -> String {
         }
     }
     s
+}
+
+/// `.reg .b32 q_frag<n>`: query fragments that live as long as the tile.
+#[cube]
+pub(super) fn declare_queries(#[comptime] shape: PlaneShape) {
+    let n = comptime!(shape.query_registers());
+    if comptime!(n > 0) {
+        gpu_asm!(".reg .b32 q_frag<{n}>;", n = const n);
+    }
+}
+
+#[cube]
+pub(super) fn keep_queries(q: u32, #[comptime] shape: PlaneShape) {
+    let text = comptime!(queries_text(shape));
+    gpu_asm!("{{ // {a}\n{text}}}", a = in(_) val::<u32>(q), text = const text);
 }
 
 #[cube]
@@ -207,20 +255,27 @@ pub(super) fn bank_store(to: u32, inverse: Vector<f32, Const<4>>, #[comptime] sh
 }
 
 fn store_text(shape: PlaneShape) -> String {
-    let mut s = String::from(".reg .f32 lo, hi;\n.reg .b32 word;\n");
+    let mut s = String::from(".reg .f32 lo, hi;\n.reg .b32 word;\n") + &flips("to", "%4");
     for i in (0..shape.acc_registers()).step_by(2) {
         let (m, n) = (i / (shape.d_v / 2), i % (shape.d_v / 2) / 4);
         let row = 16 * m + 8 * (i / 2 % 2);
-        let at = row * PlaneShape::row_bytes(shape.d_v) + n * 16;
+        let to = chunk_at("to", n, row * PlaneShape::row_bytes(shape.d_v));
         let factor = row_of(shape, i);
         s += &format!(
             "mul.f32 lo, o_acc{i}, %{factor};\nmul.f32 hi, o_acc{}, %{factor};\n\
-             cvt.rn.{}x2.f32 word, hi, lo;\nst.shared.b32 [%4+{at}], word;\n",
+             cvt.rn.{}x2.f32 word, hi, lo;\nst.shared.b32 {to}, word;\n",
             i + 1,
             shape.ty
         );
     }
     s
+}
+
+/// Four words to shared memory.
+#[cube]
+pub(super) fn store_words(to: u32, a: u32, b: u32, c: u32, d: u32) {
+    // SAFETY: `to` is 16-byte aligned shared memory that no other unit writes.
+    gpu_asm!("st.shared.v4.b32 [{t}], {{{a}, {b}, {c}, {d}}};", t = in(_) val::<u32>(to), a = in(_) val::<u32>(a), b = in(_) val::<u32>(b), c = in(_) val::<u32>(c), d = in(_) val::<u32>(d));
 }
 
 /// 16 bytes of shared memory.

@@ -7,9 +7,10 @@ const CHUNK: u32 = 16;
 
 /// Tile, head dimensions and stages of the plane tier.
 ///
-/// Shared memory holds the query tile, then the stages of K, then those of V. A row of w elements
-/// takes `w / 8` chunks of 16 bytes, and one more where that is even: with an odd number of chunks
-/// the 8 rows that ldmatrix reads at a time lie in different banks, whatever w is.
+/// Shared memory holds the query tile, then the stages of K, then those of V. A row takes whole
+/// lines of 128 bytes, and chunk c of 16 bytes of row r lies where chunk `c ^ (r % 8)` would: the 8
+/// rows that ldmatrix reads at a time lie in different banks, and cp.async fills whole lines. As
+/// tiles start at multiples of 1 KB, a chunk's address is that of chunk 0 with three bits flipped.
 #[derive(Debug, Hash, PartialEq, Eq, Clone, Copy)]
 pub struct PlaneShape {
     /// Head dimension of q and k, a multiple of 8.
@@ -59,9 +60,26 @@ impl PlaneShape {
     pub fn acc_registers(self) -> u32 {
         self.m_tiles() * self.d_v / 2
     }
+    /// Registers of a unit's query fragments, where the tile leaves room to keep them: K alone is
+    /// then read from shared memory for the scores.
+    pub fn query_registers(self) -> u32 {
+        let words = self.m_tiles() * self.d.div_ceil(16) * 4;
+        if std::env::var("FC_Q").is_ok()
+            && self.score_registers() + self.acc_registers() + words <= 176
+        {
+            words
+        } else {
+            0
+        }
+    }
     /// Bytes from one row of `width` elements to the next in shared memory.
     pub fn row_bytes(width: u32) -> u32 {
-        (width / 8 | 1) * CHUNK
+        width.next_multiple_of(64) * 2
+    }
+    /// Bytes from the start of a tile to chunk `chunk` of row `row`.
+    #[cfg(test)]
+    fn chunk_at(width: u32, row: u32, chunk: u32) -> u32 {
+        row * Self::row_bytes(width) + (chunk ^ row % 8) * CHUNK
     }
     /// Bytes of the query tile, which later holds the output tile.
     pub fn q_bytes(self) -> u32 {
@@ -75,9 +93,13 @@ impl PlaneShape {
     pub fn v_bytes(self) -> u32 {
         self.block * Self::row_bytes(self.d_v)
     }
+    /// Bytes from the query tile to where each plane keeps the place of its tile.
+    pub fn place_at(self) -> u32 {
+        self.q_bytes() + self.stages * (self.k_bytes() + self.v_bytes())
+    }
     /// Shared memory of a cube.
     pub fn smem_bytes(self) -> u32 {
-        self.q_bytes() + self.stages * (self.k_bytes() + self.v_bytes())
+        self.place_at() + self.planes() * CHUNK
     }
     /// How the units of a cube copy a query tile.
     pub fn q_copy(self) -> CopyShape {
@@ -173,6 +195,13 @@ mod tests {
                         let row = first + pass * copy.pass_rows;
                         assert!(row < rows, "{shape:?} {copy:?}");
                         if chunk < copy.chunks {
+                            // As the copies compute it: from the address in the first pass.
+                            let to = PlaneShape::chunk_at(width, first, chunk);
+                            let flipped = to ^ (pass * copy.pass_rows % 8) * CHUNK;
+                            assert_eq!(
+                                flipped + pass * copy.pass_rows * copy.row_bytes,
+                                PlaneShape::chunk_at(width, row, chunk)
+                            );
                             seen[(row * copy.chunks + chunk) as usize] += 1;
                         }
                     }
@@ -183,13 +212,22 @@ mod tests {
     }
 
     #[test]
-    fn eight_rows_lie_in_different_banks() {
+    fn eight_rows_lie_in_different_banks_and_chunks_in_different_places() {
         for width in (8..=256).step_by(8) {
-            let row = PlaneShape::row_bytes(width);
-            assert!(row >= 2 * width && row.is_multiple_of(CHUNK));
-            let mut groups: Vec<u32> = (0..8).map(|r| r * row / CHUNK % 8).collect();
-            groups.sort_unstable();
-            assert_eq!(groups, (0..8).collect::<Vec<_>>(), "{width}");
+            let mut places = std::collections::BTreeSet::new();
+            for chunk in 0..width / 8 {
+                let at = |row| PlaneShape::chunk_at(width, row, chunk);
+                let groups: std::collections::BTreeSet<u32> =
+                    (0..8).map(|row| at(row) / CHUNK % 8).collect();
+                assert_eq!(groups.len(), 8, "{width}");
+                places.extend((0..16).map(at));
+                for row in 0..16 {
+                    // As the products compute it: from the address of chunk 0.
+                    let flipped = PlaneShape::chunk_at(width, row, 0) ^ chunk % 8 * CHUNK;
+                    assert_eq!(flipped + chunk / 8 * 128, at(row), "{width}");
+                }
+            }
+            assert_eq!(places.len() as u32, 2 * width, "{width}");
         }
     }
 }

@@ -11,14 +11,18 @@ use crate::attention::Finished;
 pub(super) fn store_rows(ctx: &mut PlaneCtx<'_>, done: &Finished) {
     let shape = comptime!(ctx.shape);
     let rows = comptime!(2 * shape.m_tiles() as usize);
+    sync_plane();
+    let place = ptx::load_chunk(ctx.place());
+    let (batch, head) = (place.extract(0usize), place.extract(1usize));
+    let (row0, len_q) = (place.extract(2usize), place.extract(3usize));
     let mut inverse = Vector::<f32, Const<4>>::zeroed();
     #[unroll]
     for r in 0..rows {
         inverse.insert(r, done.inverse[r]);
-        let row = ctx.row0 + ctx.unit_row() + comptime!((16 * (r / 2) + 8 * (r % 2)) as u32);
+        let row = row0 + ctx.unit_row() + comptime!((16 * (r / 2) + 8 * (r % 2)) as u32);
         if UNIT_POS % 4u32 == 0u32 && row < ctx.s_q {
-            let to = ctx.lse_layout.base(ctx.batch, ctx.head) + row as usize * ctx.lse_layout.row;
-            ctx.lse[to] = select(row < ctx.len_q, done.lse[r], ctx.neg_inf);
+            let to = ctx.lse_layout.base(batch, head) + row as usize * ctx.lse_layout.row;
+            ctx.lse[to] = select(row < len_q, done.lse[r], ctx.neg_inf);
         }
     }
     if comptime!(shape.d != shape.d_v) {
@@ -28,6 +32,7 @@ pub(super) fn store_rows(ctx: &mut PlaneCtx<'_>, done: &Finished) {
     ptx::bank_store(
         ctx.smem
             + ctx.unit_row() * comptime!(PlaneShape::row_bytes(shape.d_v))
+            + UNIT_POS % 32u32 / 4u32 * 16u32
             + UNIT_POS % 4u32 * 4u32,
         inverse,
         shape,
@@ -37,14 +42,16 @@ pub(super) fn store_rows(ctx: &mut PlaneCtx<'_>, done: &Finished) {
     let lane = UNIT_POS % 32u32;
     let chunk = lane % comptime!(copy.lanes);
     let first = ctx.plane_row() + lane / comptime!(copy.lanes);
-    let from = ctx.smem + first * comptime!(copy.row_bytes) + chunk * 16u32;
-    let base = ctx.out_layout.base(ctx.batch, ctx.head) + chunk as usize;
+    let from = ctx.smem + first * comptime!(copy.row_bytes) + (chunk ^ (first % 8u32)) * 16u32;
+    let base = ctx.out_layout.base(batch, head) + chunk as usize;
     #[unroll]
     for pass in 0..comptime!(copy.passes) {
-        let row = ctx.row0 + first + comptime!(pass * copy.pass_rows);
+        let row = row0 + first + comptime!(pass * copy.pass_rows);
         if row < ctx.s_q && chunk < comptime!(copy.chunks) {
-            let kept = ptx::load_chunk(from + comptime!(pass * copy.pass_rows * copy.row_bytes));
-            let alive = row < ctx.len_q;
+            let flip = comptime!(pass * copy.pass_rows % 8 * 16);
+            let offset = comptime!(pass * copy.pass_rows * copy.row_bytes);
+            let kept = ptx::load_chunk((from ^ flip) + offset);
+            let alive = row < len_q;
             let mut line = Vector::<u32, Const<4>>::zeroed();
             #[unroll]
             for w in 0..4usize {
