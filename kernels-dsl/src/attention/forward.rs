@@ -24,7 +24,7 @@ pub struct LoopPlan {
     /// per score less. Needs a positive scale and no hook that changes a logit.
     pub folded: bool,
     /// How far logits (base of the tier's exponential) may exceed the running maximum before the
-    /// accumulator is rescaled; 0 rescales at every new maximum. See [`online_softmax`].
+    /// accumulator is rescaled; 0 rescales at every new maximum. See [`raise_maxima`].
     pub slack: u32,
 }
 
@@ -149,19 +149,18 @@ fn sequential_step<T: Tier>(
         find_maxima::<T>(carried, at, inputs, j, masked, plan);
         T::FactorsEdge::send(ctx, &carried.factors);
     }
-    // Before the exponentials, which may then run under the values' product.
-    if comptime!(roles.correct && std::env::var("FC_LATE").is_err()) {
-        T::FactorsEdge::receive(ctx, &mut carried.factors);
-        T::rescale(ctx, &mut carried.acc, &carried.factors);
+    // Before the exponentials, so that nothing separates them from the values' product and they
+    // may run under it; masked steps are few and rather keep few values alive.
+    if comptime!(roles.correct && !masked) {
+        correct::<T>(ctx, carried);
     }
     if comptime!(roles.softmax) {
         weigh::<T>(carried, inputs, masked, plan);
         T::encode(ctx, &mut carried.scores, &mut carried.probs);
         T::ProbsEdge::send(ctx, &carried.probs);
     }
-    if comptime!(roles.correct && std::env::var("FC_LATE").is_ok()) {
-        T::FactorsEdge::receive(ctx, &mut carried.factors);
-        T::rescale(ctx, &mut carried.acc, &carried.factors);
+    if comptime!(roles.correct && masked) {
+        correct::<T>(ctx, carried);
     }
     if comptime!(roles.multiply) {
         T::ProbsEdge::receive(ctx, &mut carried.probs);
@@ -274,13 +273,19 @@ fn ahead_step<T: Tier>(
         T::ValueProduct::wait(ctx, &carried.probs, &mut carried.acc, j + 1u32, 0u32);
     }
     if comptime!(roles.correct) {
-        T::FactorsEdge::receive(ctx, &mut carried.factors);
-        T::rescale(ctx, &mut carried.acc, &carried.factors);
+        correct::<T>(ctx, carried);
     }
     if comptime!(roles.softmax) {
         T::encode(ctx, &mut carried.scores, &mut carried.probs);
         T::ProbsEdge::send(ctx, &carried.probs);
     }
+}
+
+/// Scales what the accumulator holds by the factors of the newest maxima.
+#[cube]
+fn correct<T: Tier>(ctx: &mut T::Ctx, carried: &mut Carried<T>) {
+    T::FactorsEdge::receive(ctx, &mut carried.factors);
+    T::rescale(ctx, &mut carried.acc, &carried.factors);
 }
 
 /// Scores -> logits, with the rows' maxima and the rescale factors.

@@ -321,19 +321,22 @@ fn plane_share(blueprint: &AttendBlueprint, caps: &Caps) -> usize {
 }
 
 /// Rows and keys of the plane tier's tile: 32 rows a plane where S, P and O of them fit into 255
-/// registers, as many keys as then remain, and two cubes a multiprocessor where shared memory has
-/// room for one stage each.
+/// registers, as many keys as then remain without a spill, and two cubes a multiprocessor where
+/// shared memory has room for them. Hooks that read memory for every score, and a band with two
+/// edges that move with the lengths, want registers too, and get shorter blocks.
 fn plane_tile(key: &AttendKey, caps: &Caps) -> (usize, usize) {
-    let room = caps.shared_memory / 2;
     let x = &key.features;
     let reads = x.bias as u32 + x.documents as u32 + x.mask.is_some() as u32;
-    match (key.d.max(key.d_v), reads) {
-        (..=64, 0) if room >= 64 << 10 => (128, 128),
-        (..=64, _) => (128, 64),
-        (..=128, 0) if room >= 80 << 10 => (128, 64),
-        (..=128, _) => (64, 48),
-        (..=256, _) if room >= 80 << 10 => (64, 64),
-        _ => (64, 32),
+    let crowded = reads + (x.band_left && x.lengths) as u32;
+    let roomy = caps.shared_memory >= 128 << 10;
+    match (key.d.max(key.d_v), crowded) {
+        (..=64, 0) => (128, 64),
+        (..=64, _) => (128, 32),
+        (..=128, 0) if roomy => (128, 48),
+        (..=128, 1) if roomy => (128, 32),
+        (_, 0) => (64, 64),
+        (..=128, _) | (_, 1) => (64, 32),
+        _ => (64, 16),
     }
 }
 

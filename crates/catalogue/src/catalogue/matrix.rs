@@ -57,11 +57,11 @@ const HOPPER_BLOCKS: [((usize, usize), usize, bool); 8] = [
 ];
 /// As [`HOPPER_BLOCKS`]. Odd multiples of 8 end in a step of half the depth.
 const PLANE_BLOCKS: [((usize, usize), usize, bool); 9] = [
-    ((8, 8), 128, true),
-    ((40, 40), 128, false),
-    ((24, 104), 64, false),
-    ((96, 72), 64, false),
-    ((128, 128), 64, true),
+    ((8, 8), 64, true),
+    ((40, 40), 64, false),
+    ((24, 104), 48, false),
+    ((96, 72), 48, false),
+    ((128, 128), 48, true),
     ((192, 192), 64, false),
     ((192, 128), 64, false),
     ((128, 200), 64, false),
@@ -78,10 +78,10 @@ const HOPPER_TILES: [(usize, usize, usize); 4] = [
 /// One stage and two, one and two 16-row tiles a plane, 4 and 8 planes a cube.
 const PLANE_TILES: [(usize, usize, usize); 6] = [
     (64, 64, 64),
-    (128, 64, 64),
+    (128, 128, 64),
     (256, 64, 64),
     (64, 128, 128),
-    (128, 48, 128),
+    (128, 64, 128),
     (128, 32, 256),
 ];
 
@@ -145,7 +145,7 @@ fn plane_scores_ahead() -> Vec<Entry> {
 fn tails(on: On) -> Vec<Entry> {
     let plain = |(s_q, s_kv)| on.both(format!("q{s_q}xkv{s_kv}"), small(s_q, s_kv));
     let rows = [1, 63, 64, 65, 127, 128, 129, 191, 192, 193, 385].map(|s_q| (s_q, 130));
-    let keys = [0, 1, 79, 127, 128, 129, 256, 257].map(|s_kv| (66, s_kv));
+    let keys = [0, 1, 63, 64, 65, 79, 127, 128, 129, 256, 257].map(|s_kv| (66, s_kv));
     let mut entries: Vec<Entry> = rows.into_iter().chain(keys).map(plain).collect();
     entries.push(plain((0, 41)));
     let no_batch = Attend::plain(0, (4, 2), (37, 41), D);

@@ -51,14 +51,17 @@ fn attend_forward(all: &mut Vec<ListedKernel>) {
                 add(suffix, problem);
                 if dtype != DType::F32 {
                     // Where the best tier is another one.
-                    let policy = Policy {
-                        tier: Some(TierName::Unit),
-                        ..Policy::default()
-                    };
-                    let suffix = format!("{suffix}_unit");
-                    add(&suffix, AttendProblem { policy, ..problem });
+                    for tier in [TierName::Unit, TierName::Plane] {
+                        add(&format!("{suffix}_{tier}"), on(tier, problem));
+                    }
                 }
             }
+        }
+    }
+    for (d, d_v) in [(40, 40), (96, 96), (192, 128), (256, 256)] {
+        for (suffix, features) in feature_sets() {
+            let problem = attention(DType::BF16, d, d_v, features);
+            add(&format!("{suffix}_plane"), on(TierName::Plane, problem));
         }
     }
     let [_, (_, causal), _] = feature_sets();
@@ -122,6 +125,15 @@ fn attend_forward(all: &mut Vec<ListedKernel>) {
             add(suffix, AttendProblem { policy, ..problem });
         }
     }
+}
+
+/// The problem on that tier.
+fn on(tier: TierName, problem: AttendProblem) -> AttendProblem {
+    let policy = Policy {
+        tier: Some(tier),
+        ..problem.policy
+    };
+    AttendProblem { policy, ..problem }
 }
 
 fn attend_backward(all: &mut Vec<ListedKernel>) {

@@ -64,9 +64,7 @@ impl PlaneShape {
     /// then read from shared memory for the scores.
     pub fn query_registers(self) -> u32 {
         let words = self.m_tiles() * self.d.div_ceil(16) * 4;
-        if std::env::var("FC_Q").is_ok()
-            && self.score_registers() + self.acc_registers() + words <= 176
-        {
+        if self.score_registers() + self.acc_registers() + words <= 176 {
             words
         } else {
             0
