@@ -116,6 +116,14 @@ pub enum InvalidProblem {
         /// Largest value allowed.
         limit: usize,
     },
+    /// Two options contradict each other.
+    #[error("{option} cannot be combined with {with}")]
+    Conflict {
+        /// Option at fault.
+        option: &'static str,
+        /// The one it excludes.
+        with: &'static str,
+    },
     /// A table has the wrong number of entries.
     #[error("{name} has {found} entries, expected {expected}")]
     Entries {

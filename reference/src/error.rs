@@ -55,6 +55,13 @@ pub enum Error {
         /// The largest value allowed.
         limit: usize,
     },
+    /// Two options exclude each other.
+    Conflict {
+        /// One.
+        option: &'static str,
+        /// The other.
+        with: &'static str,
+    },
     /// A scalar is outside its domain.
     Parameter {
         /// Name of the scalar.
@@ -98,6 +105,9 @@ impl fmt::Display for Error {
                 value,
                 limit,
             } => write!(f, "{tensor}[{position}] is {value}, at most {limit}"),
+            Error::Conflict { option, with } => {
+                write!(f, "{option} cannot be combined with {with}")
+            }
             Error::Parameter {
                 name,
                 value,

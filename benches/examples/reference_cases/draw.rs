@@ -123,6 +123,7 @@ impl Drawn {
             window_right: case.window_right,
             lengths_q: lengths.map(|(q, _)| q.as_slice()),
             lengths_kv: lengths.map(|(_, kv)| kv.as_slice()),
+            cu_seqlens: None,
             documents: documents.map(|(q, kv)| (q.as_slice(), kv.as_slice())),
             mask: self.mask.as_ref().map(broadcast),
             bias: self.bias.as_ref().map(broadcast),

@@ -300,6 +300,7 @@ fn wrong_blueprint(problem: &Problem, policy: Policy, launched: &Launched) -> Op
         ran.tier == problem.tier()
             && ran.roles == policy.roles.unwrap_or(RoleSplit::None)
             && ran.order == policy.order.unwrap_or(usual_order(ran.tier))
+            && policy.pack.is_none_or(|pack| pack == (ran.pack > 1))
             && policy.tile.is_none_or(|tile| tile == (ran.rows, ran.block))
     });
     (!right || !asked).then(|| format!("{name} ran, not {prefix} with {policy:?}"))

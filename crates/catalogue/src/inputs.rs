@@ -18,7 +18,7 @@ use crate::problem::{
 ///
 /// | kernel | arrays |
 /// |---|---|
-/// | attend_forward | q, k, v; with their hooks mask, bias, documents_q, documents_kv, lengths_q, lengths_kv, alibi |
+/// | attend_forward | q, k, v; with their hooks mask, bias, documents_q, documents_kv, lengths_q, lengths_kv, cu_seqlens_q, cu_seqlens_kv, alibi |
 /// | attend_backward | those, and out, lse (the reference's, rounded) and d_out |
 /// | merge_partials | outs, lses |
 /// | dequantize_int4 | qweight, qzeros, scales, g_idx |
@@ -182,16 +182,27 @@ impl<'a> Draw<'a> {
     }
 
     fn hooks(&mut self, a: &Attend) {
-        for (name, lengths) in [("lengths_q", &a.lengths_q), ("lengths_kv", &a.lengths_kv)] {
+        let (cu_q, cu_kv) = a.cu_seqlens.as_ref().map(|(q, kv)| (q, kv)).unzip();
+        for (name, lengths) in [
+            ("lengths_q", a.lengths_q.as_ref()),
+            ("lengths_kv", a.lengths_kv.as_ref()),
+            ("cu_seqlens_q", cu_q),
+            ("cu_seqlens_kv", cu_kv),
+        ] {
             if let Some(lengths) = lengths {
                 let words = lengths.iter().map(|&n| n as u32).collect();
                 self.arrays
-                    .insert(name, Array::dense(&[a.b], Data::U32(words)));
+                    .insert(name, Array::dense(&[lengths.len()], Data::U32(words)));
             }
         }
         if let Some(count) = a.documents {
             for (name, s) in [("documents_q", a.s_q), ("documents_kv", a.s_kv)] {
-                let ids = self.documents(a.b, s, count);
+                let ids = match a.scattered {
+                    true => (0..a.b * s)
+                        .map(|_| self.rng.random_range(0..count))
+                        .collect(),
+                    false => self.documents(a.b, s, count),
+                };
                 self.arrays
                     .insert(name, Array::dense(&[a.b, s], Data::U32(ids)));
             }

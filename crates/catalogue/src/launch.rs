@@ -344,6 +344,7 @@ impl HookArrays {
             window_right: attend.window_right,
             lengths_q: attend.lengths_q.as_deref(),
             lengths_kv: attend.lengths_kv.as_deref(),
+            cu_seqlens: attend.cu_seqlens.as_ref().map(|(q, kv)| (&q[..], &kv[..])),
             documents: self.documents.as_ref().map(|(q, kv)| (&q[..], &kv[..])),
             mask: self.mask.clone(),
             bias: self.bias.clone(),

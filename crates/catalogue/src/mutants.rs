@@ -49,6 +49,9 @@ pub fn problems_for(fault: Fault) -> &'static [&'static str] {
         Fault::SoftcapDropped => &["softcap/cap1"],
         Fault::SlopeOfFirstHead => &["alibi/bottom_right"],
         Fault::WrongAlignment => &["causal/bottom_right_q33xkv97", "alibi/top_left"],
+        Fault::KeysWhereQueriesStand => &["varlen/mixed", "varlen/causal_top_left"],
+        Fault::DocumentsCutShort => &["documents/long", "documents/scattered"],
+        Fault::PackedHeadsSwapped => &["packed_heads/h4on2_q37xkv61", "packed_heads/h9on3_q5xkv61"],
     }
 }
 
@@ -82,7 +85,7 @@ fn try_fault(client: &Client, fault: Fault, name: &str, seed: u64) -> Mutant {
     let policy = Policy {
         tier: Some(problem.tier()),
         fault: Some(fault),
-        ..Policy::default()
+        ..problem.attend().map(|a| a.policy).unwrap_or_default()
     };
     let launched: Result<_, Error> = launch(client, &problem, &inputs, policy);
     match (launched, oracle::expected(&problem, &inputs)) {

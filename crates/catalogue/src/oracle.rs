@@ -75,6 +75,7 @@ impl Hooks {
             window_right: a.window_right,
             lengths_q: a.lengths_q.as_deref(),
             lengths_kv: a.lengths_kv.as_deref(),
+            cu_seqlens: a.cu_seqlens.as_ref().map(|(q, kv)| (&q[..], &kv[..])),
             documents: self.documents.as_ref().map(|(q, kv)| (&q[..], &kv[..])),
             mask: self.mask.as_ref().map(|(data, shape)| Broadcast {
                 data,

@@ -134,8 +134,12 @@ pub struct Attend {
     pub lengths_q: Option<Vec<usize>>,
     /// Keys of every batch entry.
     pub lengths_kv: Option<Vec<usize>>,
+    /// Cumulative lengths of packed sequences, of queries and of keys; b is 1 then.
+    pub cu_seqlens: Option<(Vec<usize>, Vec<usize>)>,
     /// Consecutive documents of random length, this many in every batch entry.
     pub documents: Option<u32>,
+    /// Rows belong to documents at random instead of one document behind the other.
+    pub scattered: bool,
     /// Random boolean mask of this width and shape, axes full or 1.
     pub mask: Option<(MaskWidth, [usize; 4])>,
     /// Random bias of this shape, one in sixteen -inf, axes full or 1.
@@ -337,12 +341,54 @@ impl Attend {
             window_right: None,
             lengths_q: None,
             lengths_kv: None,
+            cu_seqlens: None,
             documents: None,
+            scattered: false,
             mask: None,
             bias: None,
             alibi: false,
             policy: Policy::default(),
         }
+    }
+
+    /// Sequences of (queries, keys) packed one behind the other, and `spare` rows of each after the
+    /// last that belong to none.
+    pub fn packed(
+        sequences: &[(usize, usize)],
+        spare: (usize, usize),
+        h: (usize, usize),
+        d: (usize, usize),
+    ) -> Self {
+        let (mut cu_q, mut cu_kv) = (vec![0], vec![0]);
+        let (mut end_q, mut end_kv) = (0, 0);
+        for &(q, kv) in sequences {
+            (end_q, end_kv) = (end_q + q, end_kv + kv);
+            cu_q.push(end_q);
+            cu_kv.push(end_kv);
+        }
+        Self {
+            cu_seqlens: Some((cu_q, cu_kv)),
+            ..Self::plain(1, h, (end_q + spare.0, end_kv + spare.1), d)
+        }
+    }
+
+    /// The key that query i of batch entry b stands on; before the first if negative.
+    pub fn diagonal(&self, b: usize, i: usize) -> i64 {
+        let length = |lengths: &Option<Vec<usize>>, s| lengths.as_ref().map_or(s, |l| l[b]);
+        let (mut queries, mut keys) = (
+            0..length(&self.lengths_q, self.s_q),
+            0..length(&self.lengths_kv, self.s_kv),
+        );
+        if let Some((cu_q, cu_kv)) = &self.cu_seqlens {
+            let mut sequences = cu_q.windows(2).zip(cu_kv.windows(2));
+            let own = sequences.find(|(q, _)| (q[0]..q[1]).contains(&i));
+            (queries, keys) = own.map_or((0..0, 0..0), |(q, kv)| (q[0]..q[1], kv[0]..kv[1]));
+        }
+        let shift = match self.alignment {
+            Alignment::TopLeft => 0,
+            Alignment::BottomRight => keys.len() as i64 - queries.len() as i64,
+        };
+        keys.start as i64 + i as i64 - queries.start as i64 + shift
     }
 
     /// The factor on q.k.

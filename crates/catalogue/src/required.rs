@@ -113,7 +113,8 @@ fn bindings(kernel: Kernel, feature: &str) -> usize {
     };
     let hooks = match feature {
         "combined" => 3,
-        "lengths" | "documents" | "mask" | "bias" | "alibi" | "hidden" | "models" => 1,
+        "lengths" | "varlen" | "documents" | "mask" | "bias" | "alibi" | "hidden" | "models"
+        | "packed_heads" => 1,
         _ => 0,
     };
     plain + hooks
@@ -140,6 +141,7 @@ pub const FEATURES: [Features; 5] = [
             "heads",
             "window",
             "lengths",
+            "varlen",
             "documents",
             "mask",
             "bias",
@@ -148,6 +150,7 @@ pub const FEATURES: [Features; 5] = [
             "alibi",
             "combined",
             "hidden",
+            "packed_heads",
             "split_roles",
             "scores_ahead",
         ],
@@ -159,7 +162,14 @@ pub const FEATURES: [Features; 5] = [
             "values",
             "models",
         ],
-        tiers: &[("plane", TierName::Plane), ("hopper", TierName::Hopper)],
+        tiers: &[
+            ("plane", TierName::Plane),
+            ("plane_varlen", TierName::Plane),
+            ("plane_packed_heads", TierName::Plane),
+            ("hopper", TierName::Hopper),
+            ("hopper_varlen", TierName::Hopper),
+            ("hopper_packed_heads", TierName::Hopper),
+        ],
     },
     Features {
         kernel: Kernel::AttendBackward,

@@ -17,9 +17,9 @@ pub fn render() -> String {
          the two software drivers; f16 runs there too where the adapter offers it. `-` means not\n\
          required: the device's storage buffers may not suffice (WebGPU promises 8, SwiftShader\n\
          has 9), and then the call answers NotAvailable. `refused` means that it must.\n\n\
-         Every kernel has the tier `unit` (FMA, no plane operations), which is what ran. Only the\n\
-         features `plane` (mma.sync, CUDA devices of compute capability 8.0 and up) and `hopper`\n\
-         (TMA, wgmma, 9.0) run, and must run, on the tiers of their names.\n",
+         Every kernel has the tier `unit` (FMA, no plane operations), which is what ran. Only\n\
+         features named `plane...` (mma.sync, CUDA devices of compute capability 8.0 and up) and\n\
+         `hopper...` (TMA, wgmma, 9.0) run, and must run, on the tiers of their names.\n",
     );
     for features in &FEATURES {
         section(&mut text, features);

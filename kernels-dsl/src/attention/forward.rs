@@ -26,6 +26,9 @@ pub struct LoopPlan {
     /// How far logits (base of the tier's exponential) may exceed the running maximum before the
     /// accumulator is rescaled; 0 rescales at every new maximum. See [`raise_maxima`].
     pub slack: u32,
+    /// The first scores of a tile go out with the last values of the one before: wants room for
+    /// two query tiles. See [`attend_stream`].
+    pub joined: bool,
 }
 
 impl LoopPlan {
@@ -46,6 +49,19 @@ struct Carried<T: Tier> {
     factors: Array<f32>,
 }
 
+/// Carried values of a tile that saw nothing yet.
+#[cube]
+fn carry<T: Tier>(ctx: &T::Ctx, neg_inf: f32, #[comptime] roles: Roles) -> Carried<T> {
+    let rows = T::rows(ctx);
+    Carried::<T> {
+        state: RowState::new(neg_inf, rows),
+        scores: T::scores(ctx),
+        probs: T::probs(ctx),
+        acc: T::acc(ctx, roles),
+        factors: Array::<f32>::new(rows),
+    }
+}
+
 /// o = softmax(logits(q k^T)) v and lse for the tile `at`, over the key blocks of `range`.
 ///
 /// Each role calls this with its own `roles`; all of them see the same blocks, none included, so
@@ -59,29 +75,92 @@ pub fn attend_tile<T: Tier>(
     #[comptime] plan: LoopPlan,
     #[comptime] roles: Roles,
 ) {
-    let rows = T::rows(&*ctx);
-    let mut carried = Carried::<T> {
-        state: RowState::new(inputs.scalars.neg_inf, rows),
-        scores: T::scores(&*ctx),
-        probs: T::probs(&*ctx),
-        acc: T::acc(&*ctx, roles),
-        factors: Array::<f32>::new(rows),
-    };
+    let mut carried = carry::<T>(&*ctx, inputs.scalars.neg_inf, roles);
     T::begin(ctx, at, range, roles);
     if comptime!(plan.order == IssueOrder::Sequential) {
         sequential::<T>(ctx, &mut carried, at, range, inputs, plan, roles);
     } else {
+        scores_first::<T>(ctx, &mut carried, at, range, roles);
         scores_ahead::<T>(ctx, &mut carried, at, range, inputs, plan, roles);
+        values_last::<T>(ctx, &mut carried, range, roles);
     }
+    conclude::<T>(ctx, &carried, at, inputs.scalars.neg_inf, roles);
+}
 
-    let mut done = Finished::new(rows);
+/// [`attend_tile`] for tile after tile of a [`Stream`], scores ahead: where a tile follows, its
+/// first scores go out with the last values of the tile before, and run while that is stored.
+/// For roles that share their units; loading units see one tile at a time.
+#[cube]
+pub fn attend_stream<T: Stream>(
+    ctx: &mut T::Ctx,
+    inputs: &LogitInputs<'_>,
+    #[comptime] plan: LoopPlan,
+    #[comptime] roles: Roles,
+) {
+    let neg_inf = inputs.scalars.neg_inf;
+    let mut carried = carry::<T>(&*ctx, neg_inf, roles);
+    let mut tile = T::next(ctx);
+    if tile.open {
+        T::begin(ctx, &tile.at, &tile.range, roles);
+        scores_first::<T>(ctx, &mut carried, &tile.at, &tile.range, roles);
+    }
+    while tile.open {
+        scores_ahead::<T>(
+            ctx,
+            &mut carried,
+            &tile.at,
+            &tile.range,
+            inputs,
+            plan,
+            roles,
+        );
+        let next = T::next(ctx);
+        let mut joined = false.runtime();
+        if comptime!(plan.joined) {
+            joined = next.open && !tile.range.is_empty() && !next.range.is_empty();
+        }
+        if joined {
+            // Straight-line code from issue to wait: a value in flight must not cross a branch.
+            let (last, first) = (tile.range.start, next.range.end - 1u32);
+            T::turn_begin(ctx);
+            issue_values::<T>(ctx, &mut carried, last, true);
+            T::begin(ctx, &next.at, &next.range, roles);
+            issue_scores::<T>(ctx, &mut carried, first);
+            T::turn_end(ctx);
+            T::ValueProduct::wait(ctx, &carried.probs, &mut carried.acc, last, 1u32);
+            conclude::<T>(ctx, &carried, &tile.at, neg_inf, roles);
+            T::ScoreProduct::wait(ctx, &(), &mut carried.scores, first, 0u32);
+        } else {
+            values_last::<T>(ctx, &mut carried, &tile.range, roles);
+            conclude::<T>(ctx, &carried, &tile.at, neg_inf, roles);
+            if next.open {
+                T::begin(ctx, &next.at, &next.range, roles);
+                scores_first::<T>(ctx, &mut carried, &next.at, &next.range, roles);
+            }
+        }
+        carried.state.restart(neg_inf);
+        T::clear(&mut carried.acc);
+        tile.replace(&next);
+    }
+}
+
+/// Normalisers and log-sum-exp from softmax to store, and the store.
+#[cube]
+fn conclude<T: Tier>(
+    ctx: &mut T::Ctx,
+    carried: &Carried<T>,
+    at: &TileCoords,
+    neg_inf: f32,
+    #[comptime] roles: Roles,
+) {
+    let mut done = Finished::new(T::rows(&*ctx));
     if comptime!(roles.softmax) {
-        finish::<T::Scores, T::Exp>(&carried.state, &mut done, inputs.scalars.neg_inf);
+        finish::<T::Scores, T::Exp>(&carried.state, &mut done, neg_inf);
         T::FinishedEdge::send(ctx, &done);
     }
     if comptime!(roles.store) {
         T::FinishedEdge::receive(ctx, &mut done);
-        T::store(ctx, &carried.acc, &done);
+        T::store(ctx, at, &carried.acc, &done);
     }
 }
 
@@ -137,7 +216,7 @@ fn sequential_step<T: Tier>(
     #[comptime] roles: Roles,
 ) {
     if comptime!(roles.load) {
-        T::load(ctx, j);
+        T::load(ctx, at, j);
     }
     if comptime!(roles.multiply) {
         issue_scores::<T>(ctx, carried, j);
@@ -169,9 +248,32 @@ fn sequential_step<T: Tier>(
     }
 }
 
-/// Scores of a block go out before the values of the one before it; the first block is peeled
-/// off. Blocks run from the last to the first: the last is the one that a causal mask or the
-/// end of the keys cuts, so the peeled block needs its masks anyway.
+/// Scores of the first block, which is the last one: that is the block that a causal mask or the
+/// end of the keys cuts, and it is masked in any case.
+#[cube]
+fn scores_first<T: Tier>(
+    ctx: &mut T::Ctx,
+    carried: &mut Carried<T>,
+    at: &TileCoords,
+    range: &Segments,
+    #[comptime] roles: Roles,
+) {
+    if !range.is_empty() {
+        let first = range.end - 1u32;
+        if comptime!(roles.load) {
+            T::load(ctx, at, first);
+        }
+        if comptime!(roles.multiply) {
+            T::turn_begin(ctx);
+            issue_scores::<T>(ctx, carried, first);
+            T::turn_end(ctx);
+            T::ScoreProduct::wait(ctx, &(), &mut carried.scores, first, 0u32);
+        }
+    }
+}
+
+/// From the scores of the first block to the weights of the last: scores of a block go out before
+/// the values of the one before it.
 #[cube]
 fn scores_ahead<T: Tier>(
     ctx: &mut T::Ctx,
@@ -182,16 +284,9 @@ fn scores_ahead<T: Tier>(
     #[comptime] plan: LoopPlan,
     #[comptime] roles: Roles,
 ) {
-    if range.start < range.end {
+    if !range.is_empty() {
         let first = range.end - 1u32;
-        if comptime!(roles.load) {
-            T::load(ctx, first);
-        }
         if comptime!(roles.multiply) {
-            T::turn_begin(ctx);
-            issue_scores::<T>(ctx, carried, first);
-            T::turn_end(ctx);
-            T::ScoreProduct::wait(ctx, &(), &mut carried.scores, first, 0u32);
             T::ScoresEdge::send(ctx, &carried.scores);
         }
         if comptime!(roles.softmax) {
@@ -229,7 +324,19 @@ fn scores_ahead<T: Tier>(
     }
     if comptime!(roles.multiply) {
         T::scores_done(ctx);
-        if range.start < range.end {
+    }
+}
+
+/// Values of the last block.
+#[cube]
+fn values_last<T: Tier>(
+    ctx: &mut T::Ctx,
+    carried: &mut Carried<T>,
+    range: &Segments,
+    #[comptime] roles: Roles,
+) {
+    if comptime!(roles.multiply) {
+        if !range.is_empty() {
             let last = range.start;
             T::ProbsEdge::receive(ctx, &mut carried.probs);
             issue_values::<T>(ctx, carried, last, true);
@@ -250,7 +357,7 @@ fn ahead_step<T: Tier>(
     #[comptime] roles: Roles,
 ) {
     if comptime!(roles.load) {
-        T::load(ctx, j);
+        T::load(ctx, at, j);
     }
     if comptime!(roles.multiply) {
         T::ProbsEdge::receive(ctx, &mut carried.probs);
@@ -304,8 +411,10 @@ fn find_maxima<T: Tier>(
     let key0 = j * comptime!(plan.block) + T::Scores::first_col(&carried.scores);
     #[unroll]
     for r in 0..rows {
-        let i = at.row0 + T::Scores::row(&carried.scores, r);
-        let band = band(i, at, inputs, features);
+        let row = T::Scores::row(&carried.scores, r);
+        let i = at.query(row);
+        let at = row_coords(inputs, at, row, features);
+        let band = band(i, &at, inputs, features);
         // Columns [gap, room) of the block, counted from this unit's first.
         let room = band.hi - key0 as i32;
         let gap = band.lo - key0 as i32;
@@ -314,7 +423,7 @@ fn find_maxima<T: Tier>(
             let step = T::Scores::col_step(&carried.scores, c);
             let mut x = T::Scores::get(&carried.scores, r, c);
             if comptime!(!plan.folded) {
-                x = logit::<T::Exp>(x, i, key0 + step, at, inputs, features);
+                x = logit::<T::Exp>(x, i, key0 + step, &at, inputs, features);
             }
             if comptime!(masked) {
                 let mut seen = comptime!(step as i32) < room;
@@ -322,7 +431,7 @@ fn find_maxima<T: Tier>(
                     seen = seen && comptime!(step as i32) >= gap;
                 }
                 if comptime!(features.irregular()) {
-                    seen = seen && admitted(i, key0 + step, at, inputs, features);
+                    seen = seen && admitted(i, key0 + step, &at, inputs, features);
                 }
                 x = select(seen, x, inputs.scalars.neg_inf);
             }

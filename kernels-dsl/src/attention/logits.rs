@@ -9,7 +9,7 @@
 
 use cubecl::prelude::*;
 
-use super::Exponential;
+use super::{Exponential, TableOffsets, TileCoords, table_word};
 use crate::tile::Layout;
 
 /// Storage of a boolean mask: true (non-zero) hides the key.
@@ -40,6 +40,9 @@ pub struct LogitFeatures {
     pub mask: Option<MaskWidth>,
     /// Sequence lengths differ from the tensor's.
     pub lengths: bool,
+    /// Sequences lie one behind the other in the rows of the only batch entry; comes with
+    /// `lengths`.
+    pub varlen: bool,
 }
 
 impl LogitFeatures {
@@ -51,6 +54,17 @@ impl LogitFeatures {
     /// Whether a block inside the band and the lengths may still hold a hidden key.
     pub fn irregular(self) -> bool {
         self.documents || self.mask.is_some()
+    }
+
+    /// Whether the forward's tiles differ so much that the host lists them; see
+    /// [`listed_tile`](super::listed_tile).
+    pub fn listed(self) -> bool {
+        self.lengths || self.documents
+    }
+
+    /// Whether a table buffer is bound; see [`TableOffsets`](super::TableOffsets).
+    pub fn table(self) -> bool {
+        self.lengths || self.documents || self.alibi
     }
 }
 
@@ -79,22 +93,6 @@ pub struct LogitScalars {
     pub bias_key: usize,
 }
 
-/// Where the per-batch and per-token tables start in the table buffer, in words:
-/// len_q `[b]`, len_kv `[b]`, documents of queries [b, s_q] and keys [b, s_kv], slopes `[h_q]` (f32 bits).
-#[derive(CubeType, CubeLaunch, Clone, Copy)]
-pub struct TableOffsets {
-    /// len_q `[b]` u32.
-    pub len_q: usize,
-    /// len_kv `[b]` u32.
-    pub len_kv: usize,
-    /// [b, s_q] u32.
-    pub doc_q: usize,
-    /// [b, s_kv] u32.
-    pub doc_kv: usize,
-    /// `[h_q]` f32 as bits.
-    pub slopes: usize,
-}
-
 /// Device tensors behind the hooks, absent ones not bound at all: WebGPU offers 8 bindings.
 #[derive(CubeType, CubeLaunch)]
 pub struct LogitTensors {
@@ -104,34 +102,6 @@ pub struct LogitTensors {
     pub bias: ComptimeOption<Box<[f32]>>,
     /// Lengths, documents, slopes; see [`TableOffsets`].
     pub table: ComptimeOption<Box<[u32]>>,
-}
-
-/// One query tile: rows of one (batch, query head), and what the hooks need to know of it.
-#[derive(CubeType, Clone, Copy)]
-pub struct TileCoords {
-    /// Batch entry.
-    pub batch: u32,
-    /// Query head.
-    pub head: u32,
-    /// First query row of the tile (forward), or first key row (backward over keys).
-    pub row0: u32,
-    /// Queries of this batch entry.
-    pub len_q: u32,
-    /// Keys of this batch entry.
-    pub len_kv: u32,
-    /// Key index that the diagonal of query 0 stands on.
-    pub shift: i32,
-    /// ALiBi slope of the head.
-    pub slope: f32,
-}
-
-#[cube]
-fn table_word(tensors: &LogitTensors, at: usize) -> u32 {
-    #[comptime]
-    match &tensors.table {
-        ComptimeOption::Some(t) => t[at],
-        ComptimeOption::None => 0u32,
-    }
 }
 
 /// What the logits of a tile depend on beside its scores.
@@ -147,39 +117,6 @@ pub struct LogitInputs<'a> {
     pub s_q: u32,
     /// Keys of the tensor.
     pub s_kv: u32,
-}
-
-/// Coordinates of the tile at `row0` of (batch, head), with its lengths and slope looked up.
-#[cube]
-pub fn tile_coords(
-    inputs: &LogitInputs<'_>,
-    batch: u32,
-    head: u32,
-    row0: u32,
-    #[comptime] features: LogitFeatures,
-) -> TileCoords {
-    let mut len_q = inputs.s_q;
-    let mut len_kv = inputs.s_kv;
-    if comptime!(features.lengths) {
-        len_q = table_word(inputs.tensors, inputs.offsets.len_q + batch as usize);
-        len_kv = table_word(inputs.tensors, inputs.offsets.len_kv + batch as usize);
-    }
-    let mut slope = 0.0f32;
-    if comptime!(features.alibi) {
-        slope = f32::from_bits(table_word(
-            inputs.tensors,
-            inputs.offsets.slopes + head as usize,
-        ));
-    }
-    TileCoords {
-        batch,
-        head,
-        row0,
-        len_q,
-        len_kv,
-        shift: inputs.scalars.anchor * (len_kv as i32 - len_q as i32),
-        slope,
-    }
 }
 
 /// Score of query `i` and key `j` -> logit in the base of `X`; masks are the caller's part.

@@ -1,6 +1,7 @@
 //! The algorithms, each written once over the vocabulary of [`crate::tile`].
 
 mod backward;
+mod coords;
 mod exponential;
 mod forward;
 mod logits;
@@ -10,6 +11,7 @@ mod schedule;
 mod tier;
 
 pub use backward::*;
+pub use coords::*;
 pub use exponential::*;
 pub use forward::*;
 pub use logits::*;

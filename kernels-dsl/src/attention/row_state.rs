@@ -47,6 +47,15 @@ impl RowState {
         }
         RowState { max, sum }
     }
+
+    /// Back to rows that saw nothing.
+    pub fn restart(&mut self, neg_inf: f32) {
+        #[unroll]
+        for r in 0..self.max.len() {
+            self.max[r] = neg_inf;
+            self.sum[r] = 0.0f32;
+        }
+    }
 }
 
 #[cube]

@@ -2,7 +2,7 @@
 
 use cubecl::prelude::*;
 
-use super::{LogitFeatures, LogitScalars, TileCoords};
+use super::{LogitFeatures, LogitInputs, LogitScalars, TileCoords, listed_tile, tile_coords};
 
 /// Key blocks `[start, end)` of a tile; those in `[inner_start, inner_end)` hide nothing.
 #[derive(CubeType, Clone, Copy)]
@@ -17,7 +17,15 @@ pub struct Segments {
     pub end: u32,
 }
 
-/// Segments of the tile of `rows` queries from `at.row0`, over blocks of `block` keys.
+#[cube]
+impl Segments {
+    /// No row of the tile sees a key.
+    pub fn is_empty(&self) -> bool {
+        self.start >= self.end
+    }
+}
+
+/// Segments of the tile of `rows` rows from `at.row0`, over blocks of `block` keys.
 ///
 /// Rows past `len_q` do not widen the range: their results are never kept.
 #[cube]
@@ -30,12 +38,17 @@ pub fn segments(
 ) -> Segments {
     let len_kv = at.len_kv as i32;
     let n = comptime!(block as i32);
-    let first = at.row0 as i32 + at.shift;
-    let last = at.len_q.min(at.row0 + rows) as i32 - 1 + at.shift;
+    let query0 = at.query(0u32.runtime());
+    let first = query0 as i32 + at.shift;
+    let last = at.len_q.min(at.query(rows - 1u32) + 1u32) as i32 - 1 + at.shift;
 
     // Keys [lo, hi) some row may see; [inner_lo, inner_hi) every row sees.
     let mut lo = 0i32;
     let mut hi = len_kv;
+    if comptime!(features.documents) {
+        lo = at.keys_lo as i32;
+        hi = at.keys_hi as i32;
+    }
     let mut inner_lo = 0i32;
     let mut inner_hi = len_kv;
     if comptime!(features.band_right) {
@@ -46,11 +59,9 @@ pub fn segments(
         lo = lo.max(first - scalars.left);
         inner_lo = inner_lo.max(last - scalars.left);
     }
-    if at.row0 >= at.len_q {
-        hi = 0i32;
-    }
-    hi = hi.max(0i32);
-    lo = lo.min(hi);
+    let seen = lo < hi && query0 < at.len_q;
+    lo = select(seen, lo, 0i32);
+    hi = select(seen, hi, 0i32);
     let start = lo / n;
     let end = (hi + comptime!(n - 1)) / n;
     if comptime!(features.irregular()) {
@@ -66,48 +77,59 @@ pub fn segments(
     }
 }
 
-/// In which order the tiles of a problem are taken: groups of lanes that share the L2 cache, and
-/// within a group, under a mask that shortens the first rows, the last rows first.
+/// In which order tiles are taken: groups of lanes that share the L2 cache; within a group, row tile
+/// by row tile, the longest first: the last rows under a mask that shortens the first ones, and
+/// whatever order the host's list has.
 #[derive(CubeType, CubeLaunch, Clone, Copy)]
 pub struct TileOrder {
-    /// (batch, head) pairs of a group.
+    /// (batch, head) pairs of a group, or heads where tiles are listed. Packed heads count as one.
     pub lanes: u32,
-    /// b * h_q.
+    /// All of them.
     pub all_lanes: u32,
 }
 
-/// A tile of a problem.
-#[derive(CubeType, Clone, Copy)]
-pub struct TilePlace {
-    /// batch * h_q + head.
-    pub lane: u32,
-    /// Tile of query rows.
-    pub tile: u32,
+/// Comptime facts that the coordinates of a tile depend on.
+#[derive(Debug, Hash, PartialEq, Eq, Clone, Copy)]
+pub struct TileShape {
+    /// Query rows.
+    pub rows: u32,
+    /// Query heads that alternate in them.
+    pub pack: u32,
+    /// Hooks compiled in.
+    pub features: LogitFeatures,
 }
 
 #[cube]
 impl TileOrder {
-    /// Where the tile at `position` of the order lies; a lane has `tiles` of them.
-    pub fn place(
+    /// The tile at `position` of the order, of `h_q` query heads with `tiles` tiles a lane.
+    pub fn tile(
         &self,
         position: u32,
+        h_q: u32,
         tiles: u32,
-        #[comptime] features: LogitFeatures,
-    ) -> TilePlace {
+        inputs: &LogitInputs<'_>,
+        #[comptime] shape: TileShape,
+    ) -> TileCoords {
+        let features = comptime!(shape.features);
+        let pack = comptime!(shape.pack);
         let group = position / (self.lanes * tiles);
         let within = position % (self.lanes * tiles);
-        let first = group * self.lanes;
-        let lanes = self.lanes.min(self.all_lanes - first);
-        if comptime!(features.band_right) {
-            TilePlace {
-                lane: first + within % lanes,
-                tile: tiles - 1u32 - within / lanes,
-            }
+        let first_lane = group * self.lanes;
+        let lanes = self.lanes.min(self.all_lanes - first_lane);
+        let index = within / lanes;
+        let lane = first_lane + within % lanes;
+        if comptime!(features.listed()) {
+            listed_tile(inputs, index, lane * pack, features, pack)
         } else {
-            TilePlace {
-                lane: first + within / tiles,
-                tile: within % tiles,
-            }
+            let row_tile = if comptime!(features.band_right) {
+                tiles - 1u32 - index
+            } else {
+                index
+            };
+            let heads = h_q / pack;
+            let (batch, head) = (lane / heads, lane % heads * pack);
+            let row0 = row_tile * comptime!(shape.rows);
+            tile_coords(inputs, batch, head, row0, features, pack)
         }
     }
 }

@@ -116,11 +116,56 @@ pub trait Tier {
     /// End of the turn.
     fn turn_end(ctx: &mut Self::Ctx);
     /// Starts bringing blocks `j` of K and V; the products wait for them.
-    fn load(ctx: &mut Self::Ctx, j: u32);
+    fn load(ctx: &mut Self::Ctx, at: &TileCoords, j: u32);
     /// Weights -> left operand of the second product, in the type that it multiplies.
     fn encode(ctx: &mut Self::Ctx, s: &mut <Self::Scores as Fragment>::Regs, p: &mut Self::Probs);
     /// `acc row r *= factors[r]`.
     fn rescale(ctx: &mut Self::Ctx, acc: &mut Self::Acc, factors: &Array<f32>);
     /// Writes acc * inverse and lse for the rows of the tile that exist.
-    fn store(ctx: &mut Self::Ctx, acc: &Self::Acc, done: &Finished);
+    fn store(ctx: &mut Self::Ctx, at: &TileCoords, acc: &Self::Acc, done: &Finished);
+}
+
+/// A tile of a [`Stream`].
+#[derive(CubeType, Clone, Copy)]
+pub struct StreamTile {
+    /// Whether this is a tile; if not, the stream has ended and the rest says nothing.
+    pub open: bool,
+    /// Where it is.
+    pub at: TileCoords,
+    /// Its key blocks.
+    pub range: Segments,
+}
+
+#[cube]
+impl StreamTile {
+    /// Takes the place of `self`.
+    pub fn replace(&mut self, next: &StreamTile) {
+        self.open = next.open;
+        self.at.batch = next.at.batch;
+        self.at.head = next.at.head;
+        self.at.row0 = next.at.row0;
+        self.at.len_q = next.at.len_q;
+        self.at.len_kv = next.at.len_kv;
+        self.at.shift = next.at.shift;
+        self.at.slope = next.at.slope;
+        self.at.first_q = next.at.first_q;
+        self.at.first_kv = next.at.first_kv;
+        self.at.rows_q = next.at.rows_q;
+        self.at.keys_lo = next.at.keys_lo;
+        self.at.keys_hi = next.at.keys_hi;
+        self.range.start = next.range.start;
+        self.range.inner_start = next.range.inner_start;
+        self.range.inner_end = next.range.inner_end;
+        self.range.end = next.range.end;
+    }
+}
+
+/// A tier whose units work on one tile after another.
+#[cube]
+pub trait Stream: Tier {
+    /// Waits for the next tile and its queries. Called once the scores of the tile before are
+    /// done; its values need not be.
+    fn next(ctx: &mut Self::Ctx) -> StreamTile;
+    /// Zeroes the accumulator.
+    fn clear(acc: &mut Self::Acc);
 }

@@ -3,7 +3,7 @@
 use cubecl::prelude::{BufferArg, Client};
 
 use super::*;
-use crate::error::{Error, InvalidProblem};
+use crate::error::{Error, InvalidProblem, NotAvailable};
 use crate::tile::LayoutLaunch;
 
 /// Result of [`attend_forward`].
@@ -33,8 +33,9 @@ pub const MAX_SEQUENCE: usize = 1 << 30;
 /// [`InvalidProblem`] for contradictory or non-finite arguments, [`NotAvailable`] where the
 /// device lacks the dtype, buffers or address width, [`RuntimeFailure`] when the compiler fails.
 ///
-/// [`NotAvailable`]: crate::error::NotAvailable
 /// [`RuntimeFailure`]: crate::error::RuntimeFailure
+///
+/// A padded batch:
 ///
 /// ```no_run
 /// use flashcube_kernels::{AttendOptions, DType, Tensor, attend_forward};
@@ -49,6 +50,30 @@ pub const MAX_SEQUENCE: usize = 1 << 30;
 /// # Ok(())
 /// # }
 /// ```
+///
+/// Three sequences of 5, 0 and 7 tokens, packed without padding:
+///
+/// ```no_run
+/// use flashcube_kernels::{AttendOptions, DType, Tensor, attend_forward};
+///
+/// # fn demo(client: &cubecl::prelude::Client) -> Result<(), flashcube_kernels::Error> {
+/// // [total, h, d], as projections write them.
+/// let q = Tensor::empty(client, [12, 8, 64], DType::F16);
+/// let k = Tensor::empty(client, [12, 2, 64], DType::F16);
+/// let v = Tensor::empty(client, [12, 2, 64], DType::F16);
+/// let starts = [0, 5, 5, 12];
+/// let options = AttendOptions {
+///     causal: true,
+///     cu_seqlens: Some((&starts, &starts)),
+///     ..AttendOptions::default()
+/// };
+/// let attended = attend_forward(client, &q.packed(), &k.packed(), &v.packed(), &options)?;
+/// // Dense [total, h, d] memory again, and lse [h, total].
+/// assert_eq!(attended.out.strides, q.packed().strides);
+/// assert_eq!(attended.lse.shape, [1, 8, 12]);
+/// # Ok(())
+/// # }
+/// ```
 pub fn attend_forward(
     client: &Client,
     q: &Tensor<4>,
@@ -59,13 +84,17 @@ pub fn attend_forward(
     let dims = AttendDims::check(q, k, v)?;
     let out = match &options.out {
         Some(out) => checked_out(out, &dims, q.dtype)?,
+        // Packed sequences come back as packed tokens [total_q, h_q, d_v].
+        None if options.cu_seqlens.is_some() => {
+            Tensor::empty(client, [dims.s_q, dims.h_q, dims.d_v], q.dtype).packed()
+        }
         None => Tensor::empty(client, [dims.b, dims.h_q, dims.s_q, dims.d_v], q.dtype),
     };
     let lse = match &options.lse {
         Some(lse) => checked_lse(lse, &dims)?,
         None => Tensor::empty(client, [dims.b, dims.h_q, dims.s_q], DType::F32),
     };
-    let hooks = Hooks::check(&dims, options)?;
+    let mut hooks = Hooks::check(&dims, options)?;
     if lse.elements() == 0 {
         return Ok(Attended {
             out,
@@ -88,48 +117,89 @@ pub fn attend_forward(
     let (k, v) = (&k, &v);
 
     let caps = Caps::of(client);
-    let vector = [q, k, v, &out]
-        .map(|t| t.vector(4))
-        .into_iter()
-        .min()
-        .unwrap_or(1);
-    let reach = [q, k, v, &out]
-        .map(Tensor::reach)
-        .into_iter()
-        .max()
-        .unwrap_or(0)
-        .max(hooks.reach);
-    let key = AttendKey {
-        op: AttendOp::Forward,
-        dtype: q.dtype,
-        d: dims.d,
-        d_v: dims.d_v,
-        s_q: dims.s_q,
-        vector,
-        chunks: [q, k, v, &out].iter().all(|t| t.chunks()),
-        tma: [q, k, v, &out].iter().all(|t| t.tma()),
-        positive_scale: hooks.scale > 0.0,
-        reach,
-        features: hooks.features,
-    };
-    let blueprint = select_attend(&key, &caps, &options.policy)?;
+    let views = [q, k, v, &out];
+    let (blueprint, listed) = plan_forward(&dims, &mut hooks, views, &caps, &options.policy)?;
     let call = ForwardCall {
         client,
         caps: &caps,
         dims,
         hooks: &hooks,
+        listed,
         blueprint,
     };
     match blueprint.tier {
-        TierName::Unit => call.unit([q, k, v, &out], &lse)?,
-        TierName::Plane => call.plane([q, k, v, &out], &lse)?,
-        TierName::Hopper => call.hopper([q, k, v, &out], &lse)?,
+        TierName::Unit => call.unit(views, &lse)?,
+        TierName::Plane => call.plane(views, &lse)?,
+        TierName::Hopper => call.hopper(views, &lse)?,
     }
     Ok(Attended {
         out,
         lse,
         blueprint: Some(blueprint),
     })
+}
+
+/// Bytes of device memory that [`attend_forward`] takes on such a device beside out and lse: the
+/// table of lengths, documents, slopes and tiles, at most a few words for every row of q and k and
+/// every head. There is no buffer of s_q times s_kv, whatever the options.
+///
+/// # Errors
+/// As [`attend_forward`].
+pub fn workspace_bytes(
+    q: &Tensor<4>,
+    k: &Tensor<4>,
+    v: &Tensor<4>,
+    options: &AttendOptions<'_>,
+    caps: &Caps,
+) -> Result<usize, Error> {
+    let mut dims = AttendDims::check(q, k, v)?;
+    let mut hooks = Hooks::check(&dims, options)?;
+    if dims.b * dims.h_q * dims.s_q == 0 {
+        return Ok(0);
+    }
+    // Without values the keys stand in for them.
+    let v = if dims.d_v == 0 { k } else { v };
+    dims.d_v = v.shape[3];
+    // Selection looks at the strides of an out that would be allocated, not at its memory.
+    let shape = [dims.b, dims.h_q, dims.s_q, dims.d_v];
+    let fresh = Tensor::contiguous(q.handle.clone(), shape, q.dtype);
+    let out = options.out.as_ref().filter(|out| out.shape == shape);
+    let views = [q, k, v, out.unwrap_or(&fresh)];
+    plan_forward(&dims, &mut hooks, views, caps, &options.policy)?;
+    Ok(hooks.table_bytes())
+}
+
+/// Selects for a checked call on q, k, v and out; the blueprint, and how many tiles it lists.
+fn plan_forward(
+    dims: &AttendDims,
+    hooks: &mut Hooks,
+    views: [&Tensor<4>; 4],
+    caps: &Caps,
+    policy: &Policy,
+) -> Result<(AttendBlueprint, Option<usize>), NotAvailable> {
+    let vectors = views.map(|t| t.vector(4));
+    let reaches = views.map(Tensor::reach);
+    let key = AttendKey {
+        op: AttendOp::Forward,
+        dtype: views[0].dtype,
+        d: dims.d,
+        d_v: dims.d_v,
+        s_q: match hooks.features.varlen {
+            true => hooks.longest_q(),
+            false => dims.s_q,
+        },
+        group: dims.h_q / dims.h_kv.max(1),
+        vector: vectors.into_iter().min().unwrap_or(1),
+        chunks: views.iter().all(|t| t.chunks()),
+        tma: views.iter().all(|t| t.tma()),
+        positive_scale: hooks.scale > 0.0,
+        reach: reaches.into_iter().fold(hooks.reach, usize::max),
+        features: hooks.features,
+    };
+    let blueprint = select_attend(&key, caps, policy)?;
+    let listed = key.features.listed();
+    let listed = listed.then(|| hooks.list_tiles(dims, &blueprint));
+    Ok((blueprint, listed))
 }
 
 /// Sizes of an attention problem.

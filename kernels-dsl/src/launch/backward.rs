@@ -7,7 +7,7 @@ use crate::arch::fma::{
     BackwardLayoutsLaunch, ForwardSizesLaunch, attend_backward_fma, attend_delta_fma,
 };
 use crate::attention::{IssueOrder, Side};
-use crate::error::Error;
+use crate::error::{Error, NotAvailable};
 use crate::tile::LayoutLaunch;
 
 /// Result of [`attend_backward`].
@@ -74,6 +74,16 @@ pub fn attend_backward(
     expect_dtype("lse", lse.dtype, DType::F32)?;
     lse.check_bounds("lse")?;
     let hooks = Hooks::check(&dims, options)?;
+    if hooks.features.varlen {
+        return Err(NotAvailable {
+            what: "attend_backward".into(),
+            device: client.name().into(),
+            limit: "layouts of sequences",
+            needed: "cu_seqlens".into(),
+            available: "batch entries, padded".into(),
+        }
+        .into());
+    }
     let fresh = |shape: [usize; 4]| match dims.d_v {
         // Without values nothing depends on q and k.
         0 => zeros(client, shape, q.dtype),
@@ -102,6 +112,7 @@ pub fn attend_backward(
         d: dims.d,
         d_v: dims.d_v,
         s_q: dims.s_q,
+        group: 1,
         vector: inputs.map(|t| t.vector(4)).into_iter().min().unwrap_or(1),
         chunks: false,
         tma: false,

@@ -6,7 +6,7 @@ use super::{AttendOp, DType, Fault};
 use crate::arch::fma::FmaShape;
 use crate::arch::hopper::HopperShape;
 use crate::arch::plane::PlaneShape;
-use crate::attention::{IssueOrder, LogitFeatures, LoopPlan};
+use crate::attention::{IssueOrder, LogitFeatures, LoopPlan, TileShape};
 
 /// Family of kernels, by what carries the arithmetic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -59,6 +59,9 @@ pub struct AttendBlueprint {
     pub d_v: usize,
     /// Query rows of a tile.
     pub rows: usize,
+    /// Query heads of a group whose rows alternate in a tile: row r is query r / pack of head
+    /// r % pack. 1 for tiles of one head.
+    pub pack: usize,
     /// Keys of a block.
     pub block: usize,
     /// Stages of K and of V in shared memory; 0 on tiers that keep none there.
@@ -98,6 +101,7 @@ impl AttendBlueprint {
                 TierName::Unit => 0,
                 TierName::Plane | TierName::Hopper => 8,
             },
+            joined: self.tier == TierName::Hopper && self.hopper_shape().joined(),
         }
     }
 
@@ -110,6 +114,15 @@ impl AttendBlueprint {
             stages: self.stages as u32,
             ty: self.ptx_type(),
             ragged: self.features.lengths,
+            pack: self.pack as u32,
+        }
+    }
+
+    pub(crate) fn tile_shape(&self) -> TileShape {
+        TileShape {
+            rows: self.rows as u32,
+            pack: self.pack as u32,
+            features: self.features,
         }
     }
 
@@ -121,6 +134,7 @@ impl AttendBlueprint {
             block: self.block as u32,
             stages: self.stages as u32,
             ahead: self.order == IssueOrder::ScoresAhead,
+            pack: self.pack as u32,
             ty: self.ptx_type(),
         }
     }
@@ -159,6 +173,9 @@ impl fmt::Display for AttendBlueprint {
             write!(f, "/st{}", self.stages)?;
         }
         write!(f, "/vec{}", self.vector)?;
+        if self.pack > 1 {
+            write!(f, "/pack{}", self.pack)?;
+        }
         let x = &self.features;
         let tags = [
             (self.roles == RoleSplit::Softmax, "split-softmax"),
@@ -173,7 +190,8 @@ impl fmt::Display for AttendBlueprint {
             (x.band_right, "right"),
             (x.documents, "documents"),
             (x.mask.is_some(), "mask"),
-            (x.lengths, "lengths"),
+            (x.lengths && !x.varlen, "lengths"),
+            (x.varlen, "varlen"),
         ];
         for (_, tag) in tags.into_iter().filter(|(on, _)| *on) {
             write!(f, "/{tag}")?;

@@ -34,11 +34,17 @@ pub enum Fault {
     SlopeOfFirstHead,
     /// Causal is aligned top-left instead of bottom-right.
     WrongAlignment,
+    /// The keys of a packed sequence are taken from where its queries stand.
+    KeysWhereQueriesStand,
+    /// The last block of keys that a tile's documents reach is not visited.
+    DocumentsCutShort,
+    /// Results of heads packed into one tile are stored in reverse order.
+    PackedHeadsSwapped,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Fault; 14] = [
+    pub const ALL: [Fault; 17] = [
         Fault::LastKeyDropped,
         Fault::BandRightOffByOne,
         Fault::BandLeftOffByOne,
@@ -53,6 +59,9 @@ impl Fault {
         Fault::SoftcapDropped,
         Fault::SlopeOfFirstHead,
         Fault::WrongAlignment,
+        Fault::KeysWhereQueriesStand,
+        Fault::DocumentsCutShort,
+        Fault::PackedHeadsSwapped,
     ];
 }
 

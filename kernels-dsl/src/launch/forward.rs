@@ -19,14 +19,27 @@ pub(crate) struct ForwardCall<'a> {
     pub(crate) caps: &'a Caps,
     pub(crate) dims: AttendDims,
     pub(crate) hooks: &'a Hooks,
+    /// Tiles of the list, where the blueprint reads one.
+    pub(crate) listed: Option<usize>,
     pub(crate) blueprint: AttendBlueprint,
 }
 
 impl ForwardCall<'_> {
-    /// Row tiles of a (batch, head) and of the whole problem.
+    /// Tiles of a lane and of the whole problem.
     fn tiles(&self) -> (usize, usize) {
-        let tiles = self.dims.s_q.div_ceil(self.blueprint.rows);
-        (tiles, self.dims.b * self.dims.h_q * tiles)
+        let AttendBlueprint { rows, pack, .. } = self.blueprint;
+        let tiles = self.listed.unwrap_or((self.dims.s_q * pack).div_ceil(rows));
+        (tiles, self.lanes() * tiles)
+    }
+
+    /// What every tile along s_q is visited for: (batch, head) pairs, or heads where the list
+    /// holds the tiles of all sequences. Packed heads count as one.
+    fn lanes(&self) -> usize {
+        let heads = self.dims.h_q / self.blueprint.pack;
+        match self.listed {
+            Some(_) => heads,
+            None => self.dims.b * heads,
+        }
     }
 
     fn sizes(&self) -> ForwardSizesLaunch {
@@ -94,12 +107,6 @@ impl ForwardCall<'_> {
         let blueprint = self.blueprint;
         let total = self.countable("tiles of the plane tier")?;
         let cubes = spread("attend_forward", total, self.caps)?;
-        // Cubes in flight; a group must have more tiles than that, so that its long tiles do not
-        // straggle, and its K and V should fit the L2 cache.
-        let flying = 2 * self.caps.multiprocessors.unwrap_or(132) as usize;
-        let lanes = self
-            .lanes_in_cache()
-            .max(2 * flying.div_ceil(self.tiles().0));
         // SAFETY: every view was checked against its buffer and for 16-byte rows; rows past the
         // tensor are neither read nor stored.
         unsafe {
@@ -116,7 +123,7 @@ impl ForwardCall<'_> {
                 self.hooks.tensors(self.client),
                 layouts([q, k, v, out], lse, 8),
                 self.sizes(),
-                self.order(lanes),
+                self.order(),
                 self.hooks.scalars(blueprint.fault),
                 self.hooks.offsets(),
                 blueprint,
@@ -145,19 +152,25 @@ impl ForwardCall<'_> {
         })
     }
 
-    /// Query heads whose K and V fit into 32 MB together: the L2 cache of an H100 has 50.
-    fn lanes_in_cache(&self) -> usize {
-        let dims = &self.dims;
-        let bytes = dims.s_kv * (dims.d + dims.d_v) * self.blueprint.dtype.size();
-        ((32 << 20) / bytes.max(1)).saturating_mul(dims.h_q / dims.h_kv)
+    /// The order in which tiles are taken.
+    fn order(&self) -> TileOrderLaunch {
+        let all = self.lanes();
+        TileOrderLaunch::new(self.lanes_in_flight().min(all) as u32, all as u32)
     }
 
-    /// Tiles in groups of `lanes`, whole key heads.
-    fn order(&self, lanes: usize) -> TileOrderLaunch {
+    /// (batch, head) pairs, or heads of a list, whose tiles are taken together. Without a right
+    /// edge one key head's tiles walk the same blocks in step, and the fewer there are at a time
+    /// the better. Under one they start at different blocks: as many key heads as fit into 32 MB
+    /// of a 50 MB L2 cache, but at least 4.
+    fn lanes_in_flight(&self) -> usize {
         let dims = &self.dims;
-        let all = dims.b * dims.h_q;
-        let lanes = lanes.next_multiple_of(dims.h_q / dims.h_kv).min(all);
-        TileOrderLaunch::new(lanes as u32, all as u32)
+        let group = dims.h_q / dims.h_kv / self.blueprint.pack;
+        if !self.blueprint.features.band_right {
+            return group;
+        }
+        let row = (dims.d + dims.d_v) * self.blueprint.dtype.size();
+        let bytes = self.hooks.longest_kv() * row;
+        ((32 << 20) / bytes.max(1)).max(4).saturating_mul(group)
     }
 
     pub(crate) fn hopper(
@@ -166,18 +179,8 @@ impl ForwardCall<'_> {
         lse: &Tensor<3>,
     ) -> Result<(), Error> {
         let blueprint = self.blueprint;
-        let dims = &self.dims;
         let total = self.countable("tiles of the hopper tier")?;
         let cubes = total.min(self.caps.multiprocessors.unwrap_or(132) as usize);
-        let all_lanes = dims.b * dims.h_q;
-        let group = dims.h_q / dims.h_kv;
-        // Lanes in flight together: as many key heads as fit into 32 MB of a 50 MB L2 cache, but
-        // at least 16, whose tiles fill the card several to a head and read the same keys.
-        let bytes = (dims.s_kv * (dims.d + dims.d_v) * blueprint.dtype.size()).max(1);
-        let lanes = ((32 << 20) / bytes)
-            .max(16)
-            .saturating_mul(group)
-            .min(all_lanes);
         // SAFETY: every view was checked against its buffer and for TMA; rows past the tensor
         // arrive as zeros and are not stored. The tickets belong to the client's stream, on
         // which launches follow one another.
@@ -187,19 +190,14 @@ impl ForwardCall<'_> {
                 CubeCount::Static(cubes as u32, 1, 1),
                 CubeDim::new_1d(blueprint.units() as u32),
                 address(blueprint.wide),
-                tensor_map(q, blueprint.rows),
-                tensor_map(k, blueprint.block),
-                tensor_map(v, blueprint.block),
+                query_map(q, &blueprint),
+                tensor_map(k, [1, 1, blueprint.block, 64]),
+                tensor_map(v, [1, 1, blueprint.block, 64]),
                 buffer(out, 8),
                 BufferArg::from_raw_parts(lse.handle.clone(), lse.capacity()),
                 BufferArg::from_raw_parts(tickets(self.client), 1),
                 self.hooks.tensors(self.client),
-                HopperLayoutsLaunch::new(
-                    layout(out, 8),
-                    lse_layout(lse),
-                    lanes as u32,
-                    all_lanes as u32,
-                ),
+                HopperLayoutsLaunch::new(layout(out, 8), lse_layout(lse), self.order()),
                 self.sizes(),
                 self.hooks.scalars(blueprint.fault),
                 self.hooks.offsets(),
@@ -230,17 +228,41 @@ fn lse_layout(lse: &Tensor<3>) -> LayoutLaunch {
     LayoutLaunch::new(lse.offset, lse.strides[0], lse.strides[1], lse.strides[2])
 }
 
-/// Tensor map over [b, h, s, d] with boxes of `rows` rows and 64 columns, 128-byte swizzled;
-/// what lies outside the tensor is read as zero.
+/// Map of q with boxes of a tile's rows: over [b, h_q, s_q, d], or over [b, h_kv, s_q, pack, d] where
+/// the heads of a group alternate.
+///
+/// # Safety
+/// As [`tensor_map`].
+unsafe fn query_map(q: &Tensor<4>, blueprint: &AttendBlueprint) -> TensorMapArg<Tiled> {
+    let AttendBlueprint { rows, pack, .. } = *blueprint;
+    // SAFETY: the caller's; the second view names the same elements.
+    unsafe {
+        if pack == 1 {
+            return tensor_map(q, [1, 1, rows, 64]);
+        }
+        let ([b, h, s, d], [batch, head, row, _]) = (q.shape, q.strides);
+        let view = Tensor::strided(
+            q.handle.clone(),
+            [b, h / pack, s, pack, d],
+            [batch, head * pack, row, head, 1],
+            q.offset,
+            q.dtype,
+        );
+        tensor_map(&view, [1, 1, rows / pack, pack, 64])
+    }
+}
+
+/// Tensor map with boxes of `tile`, 128-byte swizzled; what lies outside the tensor is read as
+/// zero.
 ///
 /// # Safety
 /// The view must lie inside its buffer and satisfy [`Tensor::tma`].
-unsafe fn tensor_map(t: &Tensor<4>, rows: usize) -> TensorMapArg<Tiled> {
+unsafe fn tensor_map<const N: usize>(t: &Tensor<N>, tile: [usize; N]) -> TensorMapArg<Tiled> {
     // Axes of length 0 or 1 keep whatever stride they have; the hardware wants a legal one.
-    let filler = t.shape[3].next_multiple_of(8);
-    let strides: Vec<usize> = (0..4)
+    let filler = t.shape[N - 1].next_multiple_of(8);
+    let strides: Vec<usize> = (0..N)
         .map(|a| match a {
-            3 => 1,
+            _ if a == N - 1 => 1,
             _ if t.shape[a] <= 1 => filler,
             _ => t.strides[a],
         })
@@ -253,7 +275,7 @@ unsafe fn tensor_map(t: &Tensor<4>, rows: usize) -> TensorMapArg<Tiled> {
     // SAFETY: the caller's.
     let tensor = unsafe { TensorArg::from_raw_parts(handle, strides.into(), shape.into()) };
     let boxes = TiledArgs {
-        tile_size: [1usize, 1, rows, 64].into(),
+        tile_size: tile.into(),
     };
     TensorMapArg::new(boxes, tensor, t.dtype.elem()).with_swizzle(TensorMapSwizzle::B128)
 }

@@ -18,9 +18,10 @@ pub(crate) struct Hooks {
     softcap: f32,
     left: i32,
     right: i32,
-    anchor: i32,
+    alignment: Alignment,
     mask: Option<BoolMask>,
     bias: Option<Tensor<4>>,
+    sequences: Vec<Sequence>,
     table: Table,
 }
 
@@ -30,9 +31,12 @@ struct Table {
     words: Vec<u32>,
     len_q: usize,
     len_kv: usize,
+    first_q: usize,
+    first_kv: usize,
     doc_q: usize,
     doc_kv: usize,
     slopes: usize,
+    tiles: usize,
 }
 
 impl Hooks {
@@ -66,6 +70,7 @@ impl Hooks {
             false => options.window_right.filter(|&w| w < longest),
         };
         let full = [dims.b, dims.h_q, dims.s_q, dims.s_kv];
+        let sequences = sequences(dims, options)?;
         let mut hooks = Self {
             features: LogitFeatures {
                 softcap: softcap.is_some(),
@@ -75,17 +80,21 @@ impl Hooks {
                 band_right: right.is_some(),
                 documents: options.documents.is_some(),
                 mask: options.mask.as_ref().map(|m| m.width),
-                lengths: options.lengths_q.is_some() || options.lengths_kv.is_some(),
+                lengths: options.lengths_q.is_some()
+                    || options.lengths_kv.is_some()
+                    || options.cu_seqlens.is_some(),
+                varlen: options.cu_seqlens.is_some(),
             },
             reach: 0,
             scale: softcap.map_or(scale, |cap| scale / cap),
             softcap: softcap.unwrap_or(0.0),
             left: left.unwrap_or(0) as i32,
             right: right.unwrap_or(0) as i32,
-            anchor: (options.alignment == Alignment::BottomRight) as i32,
+            alignment: options.alignment,
             mask: None,
             bias: None,
-            table: Table::build(dims, options)?,
+            table: Table::build(dims, options, &sequences)?,
+            sequences,
         };
         if let Some(mask) = &options.mask {
             hooks.take_mask(mask, full)?;
@@ -94,6 +103,62 @@ impl Hooks {
             hooks.take_bias(bias, full)?;
         }
         Ok(hooks)
+    }
+
+    /// Queries of the longest sequence.
+    pub(crate) fn longest_q(&self) -> usize {
+        self.sequences.iter().map(|s| s.len_q).max().unwrap_or(0)
+    }
+
+    /// Keys of the longest sequence.
+    pub(crate) fn longest_kv(&self) -> usize {
+        self.sequences.iter().map(|s| s.len_kv).max().unwrap_or(0)
+    }
+
+    /// Puts the tiles of a forward with this blueprint into the table; returns how many there are.
+    pub(crate) fn list_tiles(&mut self, dims: &AttendDims, blueprint: &AttendBlueprint) -> usize {
+        let edge = |on: bool, width: i32| on.then_some(width as usize);
+        let band = PlanBand {
+            left: edge(self.features.band_left, self.left),
+            right: edge(self.features.band_right, self.right),
+            alignment: self.alignment,
+        };
+        let sizes = TileSizes {
+            rows: blueprint.rows,
+            pack: blueprint.pack,
+            block: blueprint.block,
+        };
+        let sequences = &self.sequences;
+        let tiles = match self.features.documents {
+            false => plan_tiles(sequences, sizes, band, |s, _| 0..sequences[s].len_kv),
+            true => {
+                // Ids of a batch entry.
+                let words = &self.table.words;
+                let of = |first: usize, batch: usize, s: usize| &words[first + batch * s..][..s];
+                let keys = |batch| of(self.table.doc_kv, batch, dims.s_kv);
+                let queries = |batch| of(self.table.doc_q, batch, dims.s_q);
+                let spans: Vec<DocumentSpans> = sequences
+                    .iter()
+                    .enumerate()
+                    .map(|(batch, s)| DocumentSpans::of(&keys(batch)[..s.len_kv]))
+                    .collect();
+                let cut = match blueprint.fault {
+                    Some(Fault::DocumentsCutShort) => blueprint.block,
+                    _ => 0,
+                };
+                plan_tiles(sequences, sizes, band, |batch, rows| {
+                    let span = spans[batch].covering(&queries(batch)[rows]);
+                    span.start..span.end.saturating_sub(cut).max(span.start)
+                })
+            }
+        };
+        self.table.tiles = self.table.append(tiles.iter().flat_map(ListedTile::words));
+        tiles.len()
+    }
+
+    /// Size of the table.
+    pub(crate) fn table_bytes(&self) -> usize {
+        size_of_val(&self.table.words[..])
     }
 
     fn take_mask(&mut self, mask: &BoolMask, full: [usize; 4]) -> Result<(), InvalidProblem> {
@@ -164,16 +229,14 @@ impl Hooks {
             .bias
             .as_ref()
             .map_or(([0; 4], 0), |b| (b.strides, b.offset));
+        let bottom_right = self.alignment == Alignment::BottomRight;
         LogitScalarsLaunch::new(
             f32::NEG_INFINITY,
             self.scale,
             self.softcap,
             self.left + (fault == Some(Fault::BandLeftOffByOne)) as i32,
             self.right + (fault == Some(Fault::BandRightOffByOne)) as i32,
-            match fault {
-                Some(Fault::WrongAlignment) => 1 - self.anchor,
-                _ => self.anchor,
-            },
+            (bottom_right != (fault == Some(Fault::WrongAlignment))) as i32,
             strided(mask.0, mask.1),
             mask.0[3],
             strided(bias.0, bias.1),
@@ -183,16 +246,94 @@ impl Hooks {
 
     pub(crate) fn offsets(&self) -> TableOffsetsLaunch {
         let t = &self.table;
-        TableOffsetsLaunch::new(t.len_q, t.len_kv, t.doc_q, t.doc_kv, t.slopes)
+        TableOffsetsLaunch::new(
+            t.len_q, t.len_kv, t.first_q, t.first_kv, t.doc_q, t.doc_kv, t.slopes, t.tiles,
+        )
     }
 }
 
+/// The sequences of the problem: packed ones, or one for every batch entry.
+fn sequences(
+    dims: &AttendDims,
+    options: &AttendOptions<'_>,
+) -> Result<Vec<Sequence>, InvalidProblem> {
+    let lengths = [
+        checked_lengths("lengths_q", options.lengths_q, dims.b, dims.s_q)?,
+        checked_lengths("lengths_kv", options.lengths_kv, dims.b, dims.s_kv)?,
+    ];
+    let Some(cumulative) = options.cu_seqlens else {
+        let of = |batch: usize| Sequence {
+            first_q: 0,
+            len_q: lengths[0].map_or(dims.s_q, |l| l[batch]),
+            rows_q: dims.s_q,
+            first_kv: 0,
+            len_kv: lengths[1].map_or(dims.s_kv, |l| l[batch]),
+        };
+        return Ok((0..dims.b).map(of).collect());
+    };
+    for (with, present) in [
+        ("lengths_q", options.lengths_q.is_some()),
+        ("lengths_kv", options.lengths_kv.is_some()),
+        ("documents", options.documents.is_some()),
+        ("mask", options.mask.is_some()),
+        ("bias", options.bias.is_some()),
+    ] {
+        if present {
+            let option = "cu_seqlens";
+            return Err(InvalidProblem::Conflict { option, with });
+        }
+    }
+    if dims.b != 1 {
+        return Err(InvalidProblem::Shape {
+            tensor: "q",
+            axis: "b",
+            found: dims.b,
+            expected: 1,
+        });
+    }
+    Sequence::packed(cumulative, (dims.s_q, dims.s_kv))
+}
+
+fn checked_lengths<'a>(
+    name: &'static str,
+    lengths: Option<&'a [usize]>,
+    b: usize,
+    limit: usize,
+) -> Result<Option<&'a [usize]>, InvalidProblem> {
+    let Some(table) = lengths else {
+        return Ok(None);
+    };
+    expect_entries(name, table.len(), b)?;
+    if let Some((index, &value)) = table.iter().enumerate().find(|&(_, &n)| n > limit) {
+        return Err(InvalidProblem::Entry {
+            name,
+            index,
+            value,
+            limit,
+        });
+    }
+    Ok(lengths)
+}
+
 impl Table {
-    fn build(dims: &AttendDims, options: &AttendOptions<'_>) -> Result<Self, InvalidProblem> {
+    fn build(
+        dims: &AttendDims,
+        options: &AttendOptions<'_>,
+        sequences: &[Sequence],
+    ) -> Result<Self, InvalidProblem> {
         let mut table = Self::default();
-        if options.lengths_q.is_some() || options.lengths_kv.is_some() {
-            table.len_q = table.lengths("lengths_q", options.lengths_q, dims.b, dims.s_q)?;
-            table.len_kv = table.lengths("lengths_kv", options.lengths_kv, dims.b, dims.s_kv)?;
+        let varlen = options.cu_seqlens.is_some();
+        if varlen || options.lengths_q.is_some() || options.lengths_kv.is_some() {
+            table.len_q = table.append(sequences.iter().map(|s| s.len_q as u32));
+            table.len_kv = table.append(sequences.iter().map(|s| s.len_kv as u32));
+        }
+        if varlen {
+            table.first_q = table.append(sequences.iter().map(|s| s.first_q as u32));
+            let first_kv = |s: &Sequence| match options.policy.fault {
+                Some(Fault::KeysWhereQueriesStand) => s.first_q as u32,
+                _ => s.first_kv as u32,
+            };
+            table.first_kv = table.append(sequences.iter().map(first_kv));
         }
         if let Some((q, k)) = options.documents {
             expect_entries("documents of queries", q.len(), dims.b * dims.s_q)?;
@@ -221,27 +362,5 @@ impl Table {
         let at = self.words.len();
         self.words.extend(words);
         at
-    }
-
-    fn lengths(
-        &mut self,
-        name: &'static str,
-        lengths: Option<&[usize]>,
-        b: usize,
-        limit: usize,
-    ) -> Result<usize, InvalidProblem> {
-        let Some(lengths) = lengths else {
-            return Ok(self.append((0..b).map(|_| limit as u32)));
-        };
-        expect_entries(name, lengths.len(), b)?;
-        if let Some((index, &value)) = lengths.iter().enumerate().find(|&(_, &n)| n > limit) {
-            return Err(InvalidProblem::Entry {
-                name,
-                index,
-                value,
-                limit,
-            });
-        }
-        Ok(self.append(lengths.iter().map(|&n| n as u32)))
     }
 }

@@ -13,6 +13,7 @@ mod hadamard;
 mod hooks;
 mod merge;
 mod options;
+mod plan;
 mod select;
 mod tensor;
 mod tickets;
@@ -27,6 +28,7 @@ pub use fault::*;
 pub use hadamard::*;
 pub use merge::*;
 pub use options::*;
+pub use plan::*;
 pub use select::*;
 pub use tensor::*;
 

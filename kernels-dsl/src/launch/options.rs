@@ -65,6 +65,11 @@ pub struct AttendOptions<'a> {
     pub lengths_q: Option<&'a [usize]>,
     /// Keys of every batch entry, at most s_kv.
     pub lengths_kv: Option<&'a [usize]>,
+    /// Cumulative lengths of packed sequences, of queries and of keys, one entry more than there
+    /// are sequences: sequence i is the rows from entry i to entry i + 1. Query rows past the last
+    /// entry give out 0 and lse -inf. q is then [1, h_q, total_q, d], k and v [1, h_kv, total_kv,
+    /// d]; see [`Tensor::packed`]. Excludes lengths, documents, mask and bias.
+    pub cu_seqlens: Option<(&'a [usize], &'a [usize])>,
     /// Document ids of queries [b, s_q] and keys [b, s_kv]: only equal ids see each other.
     pub documents: Option<(&'a [u32], &'a [u32])>,
     /// Boolean mask; true hides.

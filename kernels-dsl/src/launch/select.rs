@@ -17,6 +17,9 @@ pub struct Policy {
     pub segmented: Option<bool>,
     /// Query rows and keys of a tile, where the tier leaves a choice.
     pub tile: Option<(usize, usize)>,
+    /// Put the query heads that share a key head into the rows of one tile, or do not. Forward
+    /// only.
+    pub pack: Option<bool>,
     /// Address with 64 bits although no tensor needs it.
     pub wide: bool,
     /// Sabotage for the conformance suite; see [`Fault`].
@@ -53,8 +56,10 @@ pub struct AttendKey {
     pub d: usize,
     /// Head dimension of v.
     pub d_v: usize,
-    /// Queries: short problems get smaller tiles.
+    /// Queries of the longest sequence: short problems get smaller tiles.
     pub s_q: usize,
+    /// Query heads that share a key head.
+    pub group: usize,
     /// Elements that may be loaded at once.
     pub vector: usize,
     /// Rows of q, k, v and out consist of aligned chunks of 16 bytes.
@@ -77,12 +82,11 @@ impl AttendKey {
     /// delta, dK, dV (backward), the optional ones, and the one CubeCL keeps scalars in.
     pub fn bindings(&self) -> u32 {
         let x = &self.features;
-        let table = x.lengths || x.documents || x.alibi;
         let tensors = match self.op {
             AttendOp::Forward => 5,
             AttendOp::Backward => 8,
         };
-        1 + tensors + x.mask.is_some() as u32 + x.bias as u32 + table as u32
+        1 + tensors + x.mask.is_some() as u32 + x.bias as u32 + x.table() as u32
     }
 }
 
@@ -160,7 +164,13 @@ fn select_unit(
     wide: bool,
 ) -> Result<AttendBlueprint, NotAvailable> {
     let roles = policy.roles.unwrap_or(RoleSplit::None);
-    let (rows, block) = unit_tile(key, caps, roles);
+    // A row has a unit of its own whatever its head, so packing pays only where it is asked for.
+    let pack = match policy.pack {
+        Some(true) if key.op == AttendOp::Forward => key.group.max(1),
+        _ => 1,
+    };
+    check_packed_rows(key, caps, pack)?;
+    let (rows, block) = unit_tile(key, caps, roles, pack);
     let blueprint = AttendBlueprint {
         op: key.op,
         tier: TierName::Unit,
@@ -172,6 +182,7 @@ fn select_unit(
         d: key.d,
         d_v: key.d_v,
         rows,
+        pack,
         block,
         stages: 0,
         vector: key.vector.min(caps.vector).max(1),
@@ -259,7 +270,9 @@ fn select_plane(
             &"other strides",
         );
     }
-    let (rows, block) = policy.tile.unwrap_or_else(|| plane_tile(key, caps));
+    let tile = |packed| policy.tile.unwrap_or_else(|| plane_tile(key, caps, packed));
+    let pack = packed_heads(key, tile(false).0, policy);
+    let (rows, block) = tile(pack > 1);
     if !matches!(rows, 64 | 128 | 256) || block == 0 || block > 256 || !block.is_multiple_of(16) {
         let tile = format!("{rows}x{block}");
         return no(
@@ -268,6 +281,7 @@ fn select_plane(
             &"64, 128, 256 rows x multiples of 16 keys",
         );
     }
+    check_packed_tile(key, caps, rows, pack)?;
     let of = |stages| AttendBlueprint {
         op: key.op,
         tier: TierName::Plane,
@@ -278,6 +292,7 @@ fn select_plane(
         d: key.d,
         d_v: key.d_v,
         rows,
+        pack,
         block,
         stages,
         vector: 8,
@@ -324,10 +339,10 @@ fn plane_share(blueprint: &AttendBlueprint, caps: &Caps) -> usize {
 /// registers, as many keys as then remain without a spill, and two cubes a multiprocessor where
 /// shared memory has room for them. Hooks that read memory for every score, and a band with two
 /// edges that move with the lengths, want registers too, and get shorter blocks.
-fn plane_tile(key: &AttendKey, caps: &Caps) -> (usize, usize) {
+fn plane_tile(key: &AttendKey, caps: &Caps, packed: bool) -> (usize, usize) {
     let x = &key.features;
     let reads = x.bias as u32 + x.documents as u32 + x.mask.is_some() as u32;
-    let crowded = reads + (x.band_left && x.lengths) as u32;
+    let crowded = reads + (x.band_left && x.lengths) as u32 + (packed && x.alibi) as u32;
     let roomy = caps.shared_memory >= 128 << 10;
     match (key.d.max(key.d_v), crowded) {
         (..=64, 0) => (128, 64),
@@ -379,7 +394,9 @@ fn select_hopper(
             &"odd strides",
         );
     }
-    let (rows, block) = policy.tile.unwrap_or_else(|| hopper_tile(key));
+    let tile = |packed| policy.tile.unwrap_or_else(|| hopper_tile(key, packed));
+    let pack = packed_heads(key, tile(false).0, policy);
+    let (rows, block) = tile(pack > 1);
     if !matches!(rows, 64 | 128 | 192) || block == 0 || block > 256 || !block.is_multiple_of(16) {
         let tile = format!("{rows}x{block}");
         return no(
@@ -388,6 +405,7 @@ fn select_hopper(
             &"64, 128, 192 rows x multiples of 16 keys",
         );
     }
+    check_packed_tile(key, caps, rows, pack)?;
     let blueprint = AttendBlueprint {
         op: key.op,
         tier: TierName::Hopper,
@@ -398,6 +416,7 @@ fn select_hopper(
         d: key.d,
         d_v: key.d_v,
         rows,
+        pack,
         block,
         stages: 2,
         vector: 8,
@@ -416,11 +435,15 @@ fn select_hopper(
 /// Rows and keys of the Hopper tier's tile, FlashAttention-3's table: as many keys as registers
 /// (S, P and O of a consumer) and shared memory (two stages of K and V) hold; a band wastes less
 /// of a square tile. Hooks that read memory for every score want registers for addresses, and
-/// get shorter blocks: none of these tiles spills.
-fn hopper_tile(key: &AttendKey) -> (usize, usize) {
+/// get shorter blocks, the more so where rows of a tile have heads and slopes of their own: none of
+/// these tiles spills. Packing does not change the rows.
+fn hopper_tile(key: &AttendKey, packed: bool) -> (usize, usize) {
     let x = &key.features;
     let banded = x.band_left || x.band_right;
-    let reads = x.bias as u32 + x.documents as u32 + x.mask.is_some() as u32;
+    let reads = match x.bias as u32 + x.documents as u32 + x.mask.is_some() as u32 {
+        0 => 0,
+        reads => reads + x.alibi as u32 + packed as u32,
+    };
     match (key.d.max(key.d_v), reads) {
         (..=64, 0) => (192, 128),
         (..=128, 0) if !banded => (128, 176),
@@ -434,9 +457,44 @@ fn hopper_tile(key: &AttendKey) -> (usize, usize) {
     }
 }
 
+/// Query heads in a tile: those of a group where that takes a tenth fewer tiles, since few queries
+/// leave most rows of a tile empty and K and V are then read once for the whole group.
+fn packed_heads(key: &AttendKey, rows: usize, policy: &Policy) -> usize {
+    let apart = key.s_q.div_ceil(rows).saturating_mul(key.group);
+    let together = key.s_q.saturating_mul(key.group).div_ceil(rows);
+    let pays = rows.is_multiple_of(key.group.max(1)) && 10 * together <= 9 * apart;
+    match policy.pack.unwrap_or(pays) {
+        true => key.group.max(1),
+        false => 1,
+    }
+}
+
+/// Packed heads divide the rows of a matrix unit's tile.
+fn check_packed_tile(
+    key: &AttendKey,
+    caps: &Caps,
+    rows: usize,
+    pack: usize,
+) -> Result<(), NotAvailable> {
+    if pack > 1 && !rows.is_multiple_of(pack) {
+        let limit = "rows of a tile that packed heads divide";
+        return Err(lacks(key, caps, limit, pack, rows));
+    }
+    check_packed_rows(key, caps, pack)
+}
+
+/// Rows count queries times packed heads in 32 bits.
+fn check_packed_rows(key: &AttendKey, caps: &Caps, pack: usize) -> Result<(), NotAvailable> {
+    const LIMIT: usize = 1 << 31;
+    match key.s_q.saturating_mul(pack) {
+        rows if rows > LIMIT => Err(lacks(key, caps, "rows of packed heads", rows, LIMIT)),
+        _ => Ok(()),
+    }
+}
+
 /// Rows and keys of the unit tier's tile: as many rows as a cube has units, but no more than a
 /// GPU needs to fill its planes; shorter for short problems, so that fewer units idle.
-fn unit_tile(key: &AttendKey, caps: &Caps, roles: RoleSplit) -> (usize, usize) {
+fn unit_tile(key: &AttendKey, caps: &Caps, roles: RoleSplit, pack: usize) -> (usize, usize) {
     let players = match roles {
         RoleSplit::None => 1,
         RoleSplit::Softmax => 2,
@@ -446,7 +504,7 @@ fn unit_tile(key: &AttendKey, caps: &Caps, roles: RoleSplit) -> (usize, usize) {
     let rows = if caps.family == Family::Cpu || roles == RoleSplit::Softmax {
         units.min(32)
     } else {
-        units.min(key.s_q.next_power_of_two()).max(1)
+        units.min((key.s_q * pack).next_power_of_two()).max(1)
     };
     (rows, 8)
 }

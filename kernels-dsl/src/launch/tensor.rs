@@ -223,6 +223,17 @@ impl<const N: usize> Tensor<N> {
     }
 }
 
+impl Tensor<3> {
+    /// Packed tokens [total, h, d] as the [1, h, total, d] view that attention takes; see
+    /// [`AttendOptions::cu_seqlens`](super::AttendOptions::cu_seqlens).
+    pub fn packed(&self) -> Tensor<4> {
+        let ([total, h, d], [row, head, column]) = (self.shape, self.strides);
+        let strides = [total.saturating_mul(row), head, row, column];
+        let handle = self.handle.clone();
+        Tensor::strided(handle, [1, h, total, d], strides, self.offset, self.dtype)
+    }
+}
+
 impl Tensor<4> {
     /// Whether every row consists of aligned chunks of 16 bytes: so do the last axis, the strides
     /// of axes longer than 1, and the start.

@@ -17,7 +17,10 @@ use crate::mask::{Alignment, Broadcast};
 ///             or  j > i + shift                                   causal
 ///             or  j < i + shift - left  or  j > i + shift + right window
 ///             or  document_q[i] != document_kv[j]  or  mask
+///             or  i, j of different packed sequences              cu_seqlens
 /// ```
+///
+/// In packed sequences the diagonal starts anew with each: i and j count from its start there.
 #[derive(Debug, Clone)]
 pub struct Options<'a> {
     /// Factor of q . k; any finite value, 0 and negative ones included. Default 1.
@@ -36,6 +39,9 @@ pub struct Options<'a> {
     pub lengths_q: Option<&'a [usize]>,
     /// `[b]` keys in use, each at most s_kv.
     pub lengths_kv: Option<&'a [usize]>,
+    /// Cumulative lengths `[n + 1]` of n sequences packed into the rows of the only batch entry, of
+    /// queries and of keys: sequence x is rows `cu[x]..cu[x + 1]`. Rows past the last belong to none.
+    pub cu_seqlens: Option<(&'a [usize], &'a [usize])>,
     /// [b, s_q] and [b, s_kv] ids: a query sees the keys of its own document only.
     pub documents: Option<(&'a [u32], &'a [u32])>,
     /// [b, h_q, s_q, s_kv], true = hidden.
@@ -57,6 +63,7 @@ impl Default for Options<'_> {
             window_right: None,
             lengths_q: None,
             lengths_kv: None,
+            cu_seqlens: None,
             documents: None,
             mask: None,
             bias: None,
@@ -94,6 +101,25 @@ impl Options<'_> {
                 check_entries(name, lengths.iter().copied(), limit)?;
             }
         }
+        if let Some((cu_q, cu_kv)) = self.cu_seqlens {
+            check_cumulative("cu_seqlens of q", cu_q, s_q)?;
+            check_cumulative("cu_seqlens of kv", cu_kv, s_kv)?;
+            check_length("cu_seqlens of kv", cu_kv.len(), cu_q.len())?;
+            if b != 1 {
+                return Err(Error::Axis {
+                    tensor: "q, beside cu_seqlens",
+                    axis: "b",
+                    size: b,
+                    expected: 1,
+                });
+            }
+            if self.lengths_q.is_some() || self.lengths_kv.is_some() {
+                return Err(Error::Conflict {
+                    option: "cu_seqlens",
+                    with: "lengths",
+                });
+            }
+        }
         if let Some((ids_q, ids_kv)) = self.documents {
             check_length("documents of q", ids_q.len(), b.saturating_mul(s_q))?;
             check_length("documents of kv", ids_kv.len(), b.saturating_mul(s_kv))?;
@@ -116,4 +142,24 @@ impl Options<'_> {
         }
         Ok(())
     }
+}
+
+/// A table of cumulative lengths starts with 0, never falls, and ends within its rows.
+fn check_cumulative(name: &'static str, table: &[usize], rows: usize) -> Result<(), Error> {
+    check_length(name, table.len().min(1), 1)?;
+    for (position, &value) in table.iter().enumerate() {
+        let limit = match position {
+            0 => 0,
+            _ => table.get(position + 1).copied().unwrap_or(rows),
+        };
+        if value > limit {
+            return Err(Error::Index {
+                tensor: name,
+                position,
+                value,
+                limit,
+            });
+        }
+    }
+    Ok(())
 }

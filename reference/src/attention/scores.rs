@@ -1,5 +1,7 @@
 //! A checked problem, its mask predicate and its scores.
 
+use std::ops::Range;
+
 use super::{Options, Output, Rows};
 use crate::error::Error;
 use crate::mask::Alignment;
@@ -102,24 +104,31 @@ impl<'a> Problem<'a> {
 
     /// The key on the diagonal of query i; before the first key if negative.
     fn diagonal(&self, b: usize, i: usize) -> i64 {
-        let (len_q, len_kv) = self.lengths(b);
-        match self.options.alignment {
-            Alignment::TopLeft => i as i64,
-            Alignment::BottomRight => i as i64 + len_kv as i64 - len_q as i64,
-        }
+        let (queries, keys) = self.sequence(b, i);
+        let shift = match self.options.alignment {
+            Alignment::TopLeft => 0,
+            Alignment::BottomRight => keys.len() as i64 - queries.len() as i64,
+        };
+        keys.start as i64 + i as i64 - queries.start as i64 + shift
     }
 
-    fn lengths(&self, b: usize) -> (usize, usize) {
-        (
-            self.options.lengths_q.map_or(self.q.shape[2], |l| l[b]),
-            self.options.lengths_kv.map_or(self.k.shape[2], |l| l[b]),
-        )
+    /// Queries and keys of the sequence that query i belongs to; none if it belongs to no sequence.
+    fn sequence(&self, b: usize, i: usize) -> (Range<usize>, Range<usize>) {
+        let Some((cu_q, cu_kv)) = self.options.cu_seqlens else {
+            let len_q = self.options.lengths_q.map_or(self.q.shape[2], |l| l[b]);
+            let len_kv = self.options.lengths_kv.map_or(self.k.shape[2], |l| l[b]);
+            return (0..len_q, 0..len_kv);
+        };
+        let mut sequences = cu_q.windows(2).zip(cu_kv.windows(2));
+        sequences
+            .find(|(queries, _)| (queries[0]..queries[1]).contains(&i))
+            .map_or((0..0, 0..0), |(q, kv)| (q[0]..q[1], kv[0]..kv[1]))
     }
 
     /// May query i of head h see key j? (A bias of -inf hides it still.)
     fn visible(&self, b: usize, h: usize, i: usize, j: usize) -> bool {
-        let (len_q, len_kv) = self.lengths(b);
-        if i >= len_q || j >= len_kv {
+        let (queries, keys) = self.sequence(b, i);
+        if !queries.contains(&i) || !keys.contains(&j) {
             return false;
         }
         let right_of_diagonal = j as i64 - self.diagonal(b, i);

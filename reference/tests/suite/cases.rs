@@ -137,6 +137,7 @@ impl Case {
             window_right: self.window_right,
             lengths_q: self.lengths_q.as_deref(),
             lengths_kv: self.lengths_kv.as_deref(),
+            cu_seqlens: None,
             documents: self.documents.as_ref().map(|(q, kv)| (&q[..], &kv[..])),
             mask: self.mask.as_ref().map(|(data, shape)| Broadcast {
                 data,

@@ -157,3 +157,57 @@ fn rows_blocks_and_output_gradients_are_checked() {
         "d_lse: 1 elements, its shape asks for 24"
     );
 }
+
+#[test]
+fn cumulative_lengths_must_start_at_zero_never_fall_and_end_inside() {
+    let (q, k) = (zeros(1, 4, 6, 8), zeros(1, 2, 5, 8));
+    let refuse = |cu_q: &[usize], cu_kv: &[usize]| {
+        let options = Options {
+            cu_seqlens: Some((cu_q, cu_kv)),
+            ..Options::default()
+        };
+        forward(&q, &k, &k, &options).unwrap_err().to_string()
+    };
+    let good = &[0, 2, 5];
+    assert_eq!(
+        refuse(&[1, 2, 5], good),
+        "cu_seqlens of q[0] is 1, at most 0"
+    );
+    assert_eq!(
+        refuse(good, &[0, 4, 3]),
+        "cu_seqlens of kv[1] is 4, at most 3"
+    );
+    assert_eq!(
+        refuse(&[0, 2, 7], good),
+        "cu_seqlens of q[2] is 7, at most 6"
+    );
+    assert_eq!(
+        refuse(&[0, 2, 3, 6], good),
+        "cu_seqlens of kv: 3 elements, its shape asks for 4"
+    );
+    assert_eq!(
+        refuse(&[], &[]),
+        "cu_seqlens of q: 0 elements, its shape asks for 1"
+    );
+    let options = Options {
+        cu_seqlens: Some((good, good)),
+        ..Options::default()
+    };
+    assert_refused(&options, "cu_seqlens of q[2] is 5, at most 3");
+    let short: &[usize] = &[0, 1];
+    let options = Options {
+        cu_seqlens: Some((short, short)),
+        ..Options::default()
+    };
+    assert_refused(&options, "q, beside cu_seqlens: axis b has size 2, not 1");
+    let lengths: &[usize] = &[3];
+    let options = Options {
+        lengths_q: Some(lengths),
+        ..options
+    };
+    let error = forward(&q, &k, &k, &options).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "cu_seqlens cannot be combined with lengths"
+    );
+}

@@ -288,3 +288,71 @@ proptest! {
         prop_assert_eq!(run(&case), run(&expanded));
     }
 }
+
+/// Rows `rows` of every head.
+fn slice(t: &Tensor4, rows: std::ops::Range<usize>) -> Tensor4 {
+    let [b, h, _, d] = t.shape;
+    Tensor4::from_fn([b, h, rows.len(), d], |[b, h, s, x]| {
+        t.row(b, h, rows.start + s)[x]
+    })
+}
+
+proptest! {
+    #[test]
+    fn packed_sequences_are_as_many_problems(
+        lengths in prop::collection::vec((0usize..6, 0usize..6), 0..5),
+        (spare_q, spare_kv) in (0usize..3, 0usize..3),
+        (causal, top_left, softcap) in (any::<bool>(), any::<bool>(), any::<bool>()),
+        left in prop::option::of(0usize..4),
+        right in prop::option::of(0usize..4),
+    ) {
+        let sums = |of: fn(&(usize, usize)) -> usize| {
+            let mut sums = vec![0];
+            for pair in &lengths {
+                sums.push(sums[sums.len() - 1] + of(pair));
+            }
+            sums
+        };
+        let (cu_q, cu_kv) = (sums(|l| l.0), sums(|l| l.1));
+        let n = lengths.len();
+        let (total_q, total_kv) = (cu_q[n] + spare_q, cu_kv[n] + spare_kv);
+        let wave = |shape, step: f64| {
+            let mut x = 0.3;
+            Tensor4::from_fn(shape, |_| { x += step; f64::sin(x) })
+        };
+        let q = wave([1, 4, total_q, 3], 1.3);
+        let k = wave([1, 2, total_kv, 3], 0.7);
+        let v = wave([1, 2, total_kv, 2], 2.1);
+        let slopes = [0.5, 0.25, 0.125, 0.0625];
+        let alone = Options {
+            scale: 2.0,
+            softcap: softcap.then_some(3.0),
+            causal,
+            alignment: if top_left { Alignment::TopLeft } else { Alignment::BottomRight },
+            window_left: left,
+            window_right: right,
+            alibi: Some(&slopes),
+            ..Options::default()
+        };
+        let packed = Options { cu_seqlens: Some((&cu_q, &cu_kv)), ..alone.clone() };
+        let whole = forward(&q, &k, &v, &packed).unwrap();
+        for x in 0..n {
+            let (queries, keys) = (cu_q[x]..cu_q[x + 1], cu_kv[x]..cu_kv[x + 1]);
+            let part = [(&q, &queries), (&k, &keys), (&v, &keys)]
+                .map(|(t, rows)| slice(t, rows.clone()));
+            let part = forward(&part[0], &part[1], &part[2], &alone).unwrap();
+            prop_assert_eq!(slice(&whole.out, queries.clone()), part.out);
+            for h in 0..4 {
+                let lse = &whole.lse[h * total_q..][queries.clone()];
+                prop_assert_eq!(lse, &part.lse[h * queries.len()..][..queries.len()]);
+            }
+        }
+        // Rows of no sequence.
+        for h in 0..4 {
+            for i in cu_q[n]..total_q {
+                prop_assert_eq!(whole.out.row(0, h, i), [0.0, 0.0]);
+                prop_assert_eq!(whole.lse[h * total_q + i], f64::NEG_INFINITY);
+            }
+        }
+    }
+}

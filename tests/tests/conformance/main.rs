@@ -6,5 +6,6 @@ mod backends;
 mod catalogue;
 mod files;
 mod invalid;
+mod plan;
 mod property;
 mod selection;

@@ -1,5 +1,5 @@
 //! Random problems on the CPU JIT against the reference. Few blueprints (head dimensions, loads of
-//! 4 or 1, eight sets of hooks), many shapes.
+//! 4 or 1, a dozen sets of hooks), many shapes.
 
 use std::sync::OnceLock;
 
@@ -84,13 +84,49 @@ fn attend() -> impl Strategy<Value = Attend> {
                 a.lengths_q = Some(lengths(s_q));
                 a.lengths_kv = Some(lengths(s_kv));
             }
-            4 => a.documents = Some(1 + (left % 5) as u32),
+            4 => (a.documents, a.scattered) = (Some(1 + (left % 5) as u32), top_left),
             5 => a.mask = Some((MaskWidth::U8, shape)),
             6 => a.bias = Some(shape),
             _ => (a.alibi, a.causal, a.softcap) = (true, true, Some(3.0)),
         }
         a
     })
+}
+
+/// Packed sequences, empty ones included, and rows of none, with every hook that they take.
+fn packed() -> impl Strategy<Value = Attend> {
+    let lengths = prop::collection::vec((0usize..40, 0usize..40), 0..5);
+    let spare = (0usize..3, 0usize..3);
+    let heads = (1usize..4, 1usize..3);
+    let band = (0u8..4, any::<bool>(), 0usize..40, 0usize..40);
+    (lengths, spare, heads, band).prop_map(|(lengths, spare, (group, h_kv), band)| {
+        let mut a = Attend::packed(&lengths, spare, (group * h_kv, h_kv), (8, 8));
+        let (hooks, top_left, left, right) = band;
+        if top_left {
+            a.alignment = Alignment::TopLeft;
+        }
+        match hooks {
+            0 => {}
+            1 => a.causal = true,
+            2 => (a.window_left, a.window_right) = (Some(left), Some(right)),
+            _ => (a.alibi, a.causal, a.softcap) = (true, true, Some(3.0)),
+        }
+        a
+    })
+}
+
+proptest! {
+    #![proptest_config(Config { cases: 64, failure_persistence: None, ..Config::default() })]
+
+    #[test]
+    fn packed_sequences_conform(
+        a in packed(),
+        v in values(),
+        m in memory(),
+        seed in any::<u64>(),
+    ) {
+        conforms(Task::Forward(a), v, m, DType::F32, seed);
+    }
 }
 
 proptest! {

@@ -1,6 +1,5 @@
 //! Logits, and the forward pass as a mixture over them.
 
-use flashcube::Alignment;
 use flashcube_reference as reference;
 use flashcube_reference::Tensor4;
 use rayon::prelude::*;
@@ -82,7 +81,7 @@ impl<'a> Scores<'a> {
         }
         let mut parts = x.abs();
         if let Some(slopes) = &self.hooks.alibi {
-            let penalty = slopes[h] * (self.diagonal(b, i) - j as f64).abs();
+            let penalty = slopes[h] * (a.diagonal(b, i) - j as i64).abs() as f64;
             x -= penalty;
             parts += penalty.abs();
             error += U * (penalty.abs() + x.abs());
@@ -102,16 +101,6 @@ impl<'a> Scores<'a> {
             error,
             derivative,
             derivative_error,
-        }
-    }
-
-    fn diagonal(&self, b: usize, i: usize) -> f64 {
-        let a = self.attend;
-        let len_q = a.lengths_q.as_ref().map_or(a.s_q, |l| l[b]);
-        let len_kv = a.lengths_kv.as_ref().map_or(a.s_kv, |l| l[b]);
-        match a.alignment {
-            Alignment::TopLeft => i as f64,
-            Alignment::BottomRight => i as f64 + len_kv as f64 - len_q as f64,
         }
     }
 

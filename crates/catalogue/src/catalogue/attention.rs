@@ -200,10 +200,41 @@ fn documents() -> Vec<Entry> {
         causal,
         ..small(37, 37)
     };
+    // Several tiles, each of which reaches a few of the documents.
+    let long = |scattered| Attend {
+        documents: Some(30),
+        scattered,
+        ..small(150, 300)
+    };
+    let lengths = Attend {
+        lengths_q: Some(vec![150, 70]),
+        lengths_kv: Some(vec![33, 300]),
+        causal: true,
+        ..long(false)
+    };
+    let window = Attend {
+        window_left: Some(40),
+        window_right: Some(70),
+        alignment: Alignment::TopLeft,
+        ..long(false)
+    };
+    let nan = |detail, attend| forward("documents", detail, attend).values(Values::HiddenNan);
     vec![
         forward("documents", "three", attend(3, false)),
         forward("documents", "three_causal", attend(3, true)),
         forward("documents", "many", attend(20, false)),
+        nan("long", long(false)),
+        nan("scattered", long(true)),
+        nan("long_lengths_causal", lengths),
+        nan("long_window", window),
+        forward(
+            "documents",
+            "no_key",
+            Attend {
+                documents: Some(3),
+                ..small(37, 0)
+            },
+        ),
     ]
 }
 

@@ -356,6 +356,16 @@ fn hooks(on: On) -> Vec<Entry> {
         documents: Some(count),
         ..small(q, q)
     };
+    let long = |scattered| Attend {
+        documents: Some(30),
+        scattered,
+        ..small(400, 700)
+    };
+    let causal_documents = Attend {
+        causal: true,
+        lengths_kv: Some(vec![700, 300]),
+        ..long(false)
+    };
     let all = Attend {
         softcap: Some(20.0),
         alibi: true,
@@ -385,6 +395,9 @@ fn hooks(on: On) -> Vec<Entry> {
         on.bf16("mask_u32_b1qk", masked(MaskWidth::U32, [b, 1, q, kv])),
         on.bf16("documents_three", documents(3)),
         on.bf16("documents_many", documents(20)),
+        on.bf16("documents_long", long(false)),
+        on.bf16("documents_scattered", long(true)),
+        on.bf16("documents_long_causal", causal_documents),
         on.both("every_hook", all),
     ]
 }

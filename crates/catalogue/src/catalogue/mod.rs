@@ -5,7 +5,9 @@ mod backward;
 mod matrix;
 mod models;
 mod packed;
+mod packed_heads;
 mod rows;
+mod varlen;
 
 use flashcube::DType;
 
@@ -21,6 +23,8 @@ pub fn problems() -> Vec<Problem> {
         attention::values(),
         attention::schedules(),
         matrix::entries(),
+        varlen::entries(),
+        packed_heads::entries(),
         backward::entries(),
         rows::merge(),
         rows::hadamard(),

@@ -88,10 +88,7 @@ fn forward_plane(blueprint: AttendBlueprint, (properties, target): Device) -> Bo
         logit_tensors(blueprint.features),
         forward_layouts(),
         forward_sizes(),
-        TileOrderCompilationArg {
-            lanes: (),
-            all_lanes: (),
-        },
+        tile_order(),
         logit_scalars(),
         table_offsets(),
         blueprint,
@@ -113,8 +110,7 @@ fn forward_hopper(blueprint: AttendBlueprint, (properties, target): Device) -> B
         HopperLayoutsCompilationArg {
             out: layout(),
             lse: layout(),
-            lanes: (),
-            all_lanes: (),
+            order: tile_order(),
         },
         forward_sizes(),
         logit_scalars(),
@@ -308,6 +304,13 @@ fn forward_layouts() -> ForwardLayoutsCompilationArg {
     }
 }
 
+fn tile_order() -> TileOrderCompilationArg {
+    TileOrderCompilationArg {
+        lanes: (),
+        all_lanes: (),
+    }
+}
+
 fn layout() -> LayoutCompilationArg {
     LayoutCompilationArg {
         offset: (),
@@ -318,11 +321,10 @@ fn layout() -> LayoutCompilationArg {
 }
 
 fn logit_tensors(features: LogitFeatures) -> LogitTensorsCompilationArg {
-    let table = features.lengths || features.documents || features.alibi;
     LogitTensorsCompilationArg {
         mask: optional(features.mask.is_some()),
         bias: optional(features.bias),
-        table: optional(table),
+        table: optional(features.table()),
     }
 }
 
@@ -345,8 +347,11 @@ fn table_offsets() -> TableOffsetsCompilationArg {
     TableOffsetsCompilationArg {
         len_q: (),
         len_kv: (),
+        first_q: (),
+        first_kv: (),
         doc_q: (),
         doc_kv: (),
         slopes: (),
+        tiles: (),
     }
 }

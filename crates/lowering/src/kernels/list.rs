@@ -33,6 +33,7 @@ fn feature_sets() -> [(&'static str, LogitFeatures); 3] {
         documents: true,
         mask: Some(MaskWidth::U8),
         lengths: true,
+        varlen: false,
     };
     [("", plain), ("_causal", causal), ("_hooks", hooks)]
 }
@@ -100,6 +101,48 @@ fn attend_forward(all: &mut Vec<ListedKernel>) {
             add("_lengths", attention(dtype, d, d, lengths));
         }
     }
+    // Packed sequences.
+    let varlen = LogitFeatures {
+        varlen: true,
+        ..lengths
+    };
+    let varlen_causal = LogitFeatures {
+        band_right: true,
+        ..varlen
+    };
+    for d in [64, 128] {
+        add("_varlen", attention(DType::BF16, d, d, varlen));
+        let causal = attention(DType::BF16, d, d, varlen_causal);
+        add("_varlen_causal", causal);
+        add("_varlen_causal_plane", on(TierName::Plane, causal));
+    }
+    // Heads of a group in the rows of one tile.
+    let packed = |group, problem| AttendProblem {
+        group,
+        policy: Policy {
+            pack: Some(true),
+            ..Policy::default()
+        },
+        ..problem
+    };
+    let hooks = LogitFeatures {
+        alibi: true,
+        mask: Some(MaskWidth::U8),
+        ..causal
+    };
+    for (suffix, group, d, features) in [
+        ("_pack4", 4, 128, plain),
+        ("_pack4_causal", 4, 128, causal),
+        ("_pack3_varlen_causal", 3, 64, varlen_causal),
+        ("_pack8_hooks", 8, 64, hooks),
+    ] {
+        let problem = packed(group, attention(DType::BF16, d, d, features));
+        add(suffix, problem);
+        if group != 3 {
+            // 3 heads divide no tile of the plane tier.
+            add(&format!("{suffix}_plane"), on(TierName::Plane, problem));
+        }
+    }
     add("_causal", attention(DType::F16, 192, 128, causal));
     // One hook that reads memory for every score.
     let bias = LogitFeatures {
@@ -160,6 +203,7 @@ fn attention(dtype: DType, d: usize, d_v: usize, features: LogitFeatures) -> Att
         dtype,
         d,
         d_v,
+        group: 1,
         features,
         policy: Policy::default(),
     }

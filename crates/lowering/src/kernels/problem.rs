@@ -18,6 +18,8 @@ pub struct AttendProblem {
     pub d: usize,
     /// Head dimension of v and out.
     pub d_v: usize,
+    /// Query heads that share a key head.
+    pub group: usize,
     /// Hooks compiled in.
     pub features: LogitFeatures,
     /// What the caller asks of selection.
@@ -105,6 +107,7 @@ impl AttendProblem {
             d: self.d,
             d_v: self.d_v,
             s_q: LONG,
+            group: self.group,
             vector: widest_vector(&[self.d, self.d_v]),
             chunks: true,
             tma: true,

@@ -190,16 +190,26 @@ fn hopper_interior_is_maskless() {
     let products = |b: &AttendBlueprint| (b.d + b.block) / 16;
     // A thread holds 2 rows by block / 4 columns of scores.
     let scores = |b: &AttendBlueprint| b.block / 2;
-    let name = "attend_forward_bf16_d128_causal";
-    interior_is_maskless(name, "HGMMA", products, scores);
+    for name in [
+        "attend_forward_bf16_d128_causal",
+        "attend_forward_bf16_d128_varlen_causal",
+        "attend_forward_bf16_d128_pack4_causal",
+    ] {
+        interior_is_maskless(name, "HGMMA", products, scores);
+    }
 }
 
 fn plane_interior_is_maskless() {
     // 32 rows a plane: 2 tiles of 16 rows by 8 columns, 16 deep.
     let products = |b: &AttendBlueprint| 2 * (b.d * b.block + b.block * b.d_v) / 128;
     let scores = |b: &AttendBlueprint| b.block;
-    let name = "attend_forward_bf16_d128_causal_plane";
-    interior_is_maskless(name, "HMMA", products, scores);
+    for name in [
+        "attend_forward_bf16_d128_causal_plane",
+        "attend_forward_bf16_d128_varlen_causal_plane",
+        "attend_forward_bf16_d128_pack4_causal_plane",
+    ] {
+        interior_is_maskless(name, "HMMA", products, scores);
+    }
 }
 
 /// The innermost loops over key blocks of a causal kernel, shortest first: one compares coordinates
@@ -228,7 +238,8 @@ fn interior_is_maskless(
     };
     let scores = scores(&blueprint);
     assert!(count(interior, "MUFU.EX2") >= scores);
-    // A few selects and compares a row: the running maximum, a row that saw no key, the block.
+    // Three selects a row, of which a thread has 2 or 4: the maximum that moves or not, and two for
+    // rescaling a row that saw no key. Two compares: the block, the barrier.
     let (selects, compares) = (count(interior, "FSEL"), count(interior, "ISETP"));
     assert!(selects <= 12, "{selects} FSEL in the interior");
     assert!(compares <= 8, "{compares} ISETP in the interior");

@@ -143,7 +143,8 @@ fn run_backward<'a, E: Float, N: Size>(
         } else {
             (own_head, own_head / sizes.group)
         };
-        let at = tile_coords(&inputs, batch, head, row0, comptime!(blueprint.features));
+        let features = comptime!(blueprint.features);
+        let at = tile_coords(&inputs, batch, head, row0, features, 1u32);
         let mut ctx = FmaGradCtx::<'a, E, N> {
             own_first: own_row::<E, N>(
                 q,
@@ -267,8 +268,8 @@ fn other_block<'a, E: Float, N: Size>(
     #[comptime] len: usize,
 ) -> BlockView<'a, E, N> {
     if comptime!(side == Side::Keys) {
-        BlockView::<'a, E, N>::new(query, query_layout, batch, head, rows, len)
+        BlockView::<'a, E, N>::new(query, query_layout, batch, head, 0u32, rows, len)
     } else {
-        BlockView::<'a, E, N>::new(key, key_layout, batch, head_kv, rows, len)
+        BlockView::<'a, E, N>::new(key, key_layout, batch, head_kv, 0u32, rows, len)
     }
 }

@@ -30,11 +30,11 @@ pub struct FmaCtx<'a, E: Float, N: Size> {
     pub lse_at: usize,
     /// Row of the tile this unit owns.
     pub row: u32,
-    /// The row exists in the tensor.
+    /// The row stands for a query of the sequence's part of the tensor.
     pub exists: bool,
-    /// The row lies before len_q.
+    /// That query lies before len_q.
     pub alive: bool,
-    /// The row is the tensor's last.
+    /// The row stands for the sequence's last query.
     pub last: bool,
     /// -inf.
     pub neg_inf: f32,
@@ -184,7 +184,7 @@ impl<'a, E: Float, N: Size, R: RoleEdges<'a, E, N>> Tier for Fma<'a, E, N, R> {
     fn scores_done(_ctx: &mut FmaCtx<'a, E, N>) {}
     fn turn_begin(_ctx: &mut FmaCtx<'a, E, N>) {}
     fn turn_end(_ctx: &mut FmaCtx<'a, E, N>) {}
-    fn load(_ctx: &mut FmaCtx<'a, E, N>, _j: u32) {}
+    fn load(_ctx: &mut FmaCtx<'a, E, N>, _at: &TileCoords, _j: u32) {}
     /// P stays f32: FMA multiplies what the sum was taken over.
     fn encode(ctx: &mut FmaCtx<'a, E, N>, s: &mut ScoreRow, p: &mut ScoreRow) {
         let block = s.x.len();
@@ -201,7 +201,7 @@ impl<'a, E: Float, N: Size, R: RoleEdges<'a, E, N>> Tier for Fma<'a, E, N, R> {
             }
         }
     }
-    fn store(ctx: &mut FmaCtx<'a, E, N>, acc: &AccRow<N>, done: &Finished) {
+    fn store(ctx: &mut FmaCtx<'a, E, N>, _at: &TileCoords, acc: &AccRow<N>, done: &Finished) {
         store_row::<E, N>(ctx, acc, done);
     }
 }

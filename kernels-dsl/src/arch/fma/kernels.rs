@@ -33,9 +33,9 @@ pub struct ForwardSizes {
     pub s_q: u32,
     /// Keys.
     pub s_kv: u32,
-    /// Tiles along s_q.
+    /// Tiles along s_q, or tiles of the list.
     pub tiles: u32,
-    /// b * h_q * tiles.
+    /// b * h_q * tiles, or h_q * tiles where they are listed; packed heads count as one.
     pub total: usize,
 }
 
@@ -79,15 +79,7 @@ fn run_forward<'a, E: Float, N: Size>(
     let features = comptime!(blueprint.features);
     let shape = comptime!(blueprint.fma_shape());
     let units = comptime!(shape.units as u32);
-
-    let tile = (CUBE_POS % sizes.tiles as usize) as u32;
-    let lane = (CUBE_POS / sizes.tiles as usize) as u32;
-    let head = lane % sizes.h_q;
-    let batch = lane / sizes.h_q;
-    let mut head_kv = head / sizes.group;
-    if comptime!(blueprint.fault == Some(Fault::WrongKvHead)) {
-        head_kv = head % (sizes.h_q / sizes.group);
-    }
+    let pack = comptime!(blueprint.pack as u32);
 
     let inputs = LogitInputs::<'a> {
         tensors,
@@ -96,14 +88,30 @@ fn run_forward<'a, E: Float, N: Size>(
         s_q: sizes.s_q,
         s_kv: sizes.s_kv,
     };
-    let row0 = tile * units;
-    let at = tile_coords(&inputs, batch, head, row0, features);
+    let position = (CUBE_POS % sizes.tiles as usize) as u32;
+    let lane = (CUBE_POS / sizes.tiles as usize) as u32;
+    let at = if comptime!(features.listed()) {
+        listed_tile(&inputs, position, lane * pack, features, pack)
+    } else {
+        let heads = sizes.h_q / pack;
+        let (batch, head) = (lane / heads, lane % heads * pack);
+        tile_coords(&inputs, batch, head, position * units, features, pack)
+    };
     let range = segments(&at, scalars, units, comptime!(shape.block as u32), features);
+    let mut head_kv = at.head / sizes.group;
+    if comptime!(blueprint.fault == Some(Fault::WrongKvHead)) {
+        head_kv = at.head % (sizes.h_q / sizes.group);
+    }
 
-    // Units past the tensor's rows follow the last row, so that barriers are met by all.
+    // Units past the sequence's rows follow its last row, so that barriers are met by all.
     let slot = UNIT_POS % units;
-    let row = row0 + slot;
-    let read = row.min(sizes.s_q - 1u32);
+    let query = at.query(slot);
+    let place = at.first_q + query.min(at.rows_q - 1u32);
+    let head = at.head_of(slot);
+    let mut head_out = head;
+    if comptime!(blueprint.fault == Some(Fault::PackedHeadsSwapped)) {
+        head_out = 2u32 * at.head + comptime!(pack - 1) - head;
+    }
     let exchange = if comptime!(blueprint.roles == RoleSplit::Softmax) {
         let words = comptime!(exchange_words(shape.block) * shape.units);
         ComptimeOption::new_Some(Shared::<[f32]>::new_slice(words))
@@ -111,31 +119,33 @@ fn run_forward<'a, E: Float, N: Size>(
         ComptimeOption::new_None()
     };
     let mut ctx = FmaCtx::<'a, E, N> {
-        q: RowView::new(q, &layouts.q, batch, head, read, comptime!(shape.len)),
+        q: RowView::new(q, &layouts.q, at.batch, head, place, comptime!(shape.len)),
         k: BlockView::new(
             k,
             &layouts.k,
-            batch,
+            at.batch,
             head_kv,
+            at.first_kv,
             sizes.s_kv,
             comptime!(shape.len),
         ),
         v: BlockView::new(
             v,
             &layouts.v,
-            batch,
+            at.batch,
             head_kv,
+            at.first_kv,
             sizes.s_kv,
             comptime!(shape.len_v),
         ),
         out,
         lse,
-        out_at: layouts.out.base(batch, head) + read as usize * layouts.out.row,
-        lse_at: layouts.lse.base(batch, head) + read as usize * layouts.lse.row,
+        out_at: layouts.out.base(at.batch, head_out) + place as usize * layouts.out.row,
+        lse_at: layouts.lse.base(at.batch, head_out) + place as usize * layouts.lse.row,
         row: slot,
-        exists: row < sizes.s_q,
-        alive: row < at.len_q,
-        last: row + 1u32 == sizes.s_q,
+        exists: query < at.rows_q,
+        alive: query < at.len_q,
+        last: query + 1u32 == at.rows_q,
         neg_inf: scalars.neg_inf,
         exchange,
         shape,

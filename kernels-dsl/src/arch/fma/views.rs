@@ -45,20 +45,21 @@ impl<'a, E: Float, N: Size> RowView<'a, E, N> {
 
 #[cube]
 impl<'a, E: Float, N: Size> BlockView<'a, E, N> {
-    /// The `rows` rows of (batch, head), each `len` vectors long.
+    /// Rows `[first, end)` of (batch, head), each `len` vectors long; blocks count from `first`.
     pub fn new(
         data: &'a [Vector<E, N>],
         layout: &Layout,
         batch: u32,
         head: u32,
-        rows: u32,
+        first: u32,
+        end: u32,
         #[comptime] len: usize,
     ) -> BlockView<'a, E, N> {
         BlockView::<'a, E, N> {
             data,
-            base: layout.base(batch, head),
+            base: layout.base(batch, head) + first as usize * layout.row,
             stride: layout.row,
-            rows,
+            rows: end - first,
             len,
         }
     }

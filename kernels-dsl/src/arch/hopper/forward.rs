@@ -6,9 +6,10 @@ use cubecl::prelude::*;
 
 use super::loads::{load_keys, load_queries, load_values};
 use super::operands::{descriptor_k_major, descriptor_mn_major};
+use super::slots::await_tile;
 use super::store::store_rows;
 use super::{Binary, HopperShape, WgmmaFragment, WgmmaRegs, ptx};
-use crate::attention::{Finished, Roles, Segments, Tier, TileCoords};
+use crate::attention::{Finished, Roles, Segments, Stream, StreamTile, Tier, TileCoords};
 use crate::tile::{InPlace, Layout, Product, ProductMode};
 
 /// Where the units of a cube find tiles, barriers and results.
@@ -41,31 +42,19 @@ pub struct HopperCtx<'a> {
     pub bars: u32,
     /// Tiles in shared memory, one beside every query stage.
     pub slots: &'a mut [u32],
-    /// Blocks of earlier tiles: ring position of this tile's first block.
-    pub base: u32,
-    /// Block that this tile starts with: its last.
-    pub first: u32,
-    /// Tiles done.
+    /// Blocks of keys and of values that have passed this role.
+    pub k_pos: u32,
+    /// See `k_pos`.
+    pub v_pos: u32,
+    /// Tiles begun, and the query stage of the last one.
     pub tiles: u32,
+    /// See `tiles`.
+    pub q_stage: u32,
     /// Value blocks that the producer zeroed rows of.
     pub mended: u32,
     /// Consumer warpgroup.
     pub wg: u32,
-    /// Batch entry, query head, key head and first row of the tile.
-    pub batch: u32,
-    /// See `batch`.
-    pub head: u32,
-    /// See `batch`.
-    pub head_kv: u32,
-    /// See `batch`.
-    pub row0: u32,
-    /// Queries and keys of the sequence.
-    pub len_q: u32,
-    /// See `len_q`.
-    pub len_kv: u32,
-    /// Queries and keys of the tensor.
-    pub s_q: u32,
-    /// See `s_q`.
+    /// Keys of the tensor.
     pub s_kv: u32,
     /// Query heads that share a key head.
     pub group: u32,
@@ -78,27 +67,22 @@ pub struct HopperCtx<'a> {
 
 #[cube]
 impl<'a> HopperCtx<'a> {
-    /// A tile is done: its blocks have passed the ring.
-    pub(super) fn advance(&mut self, range: &Segments) {
-        self.base += range.end - range.start;
-        self.tiles += 1u32;
-    }
     fn bar(&self, index: u32) -> u32 {
         self.bars + index * 8u32
     }
-    /// Query stage of this tile.
-    pub(super) fn q_stage(&self) -> u32 {
+    /// Query stage of the tile to come.
+    pub(super) fn next_q_stage(&self) -> u32 {
         self.tiles % comptime!(self.shape.q_stages())
     }
-    /// Parity of this tile's pass over its query stage.
-    pub(super) fn q_parity(&self) -> u32 {
+    /// Parity of its pass over that stage.
+    pub(super) fn next_q_parity(&self) -> u32 {
         self.tiles / comptime!(self.shape.q_stages()) % 2u32
     }
-    pub(super) fn q_full(&self) -> u32 {
-        self.bar(self.q_stage())
+    pub(super) fn q_full(&self, stage: u32) -> u32 {
+        self.bar(stage)
     }
-    pub(super) fn q_empty(&self) -> u32 {
-        self.bar(comptime!(self.shape.q_stages()) + self.q_stage())
+    pub(super) fn q_empty(&self, stage: u32) -> u32 {
+        self.bar(comptime!(self.shape.q_stages()) + stage)
     }
     /// Barrier of ring stage `stage`: `kind` 0 k full, 1 k empty, 2 v full, 3 v empty.
     fn ring_bar(&self, #[comptime] kind: u32, stage: u32) -> u32 {
@@ -118,10 +102,6 @@ impl<'a> HopperCtx<'a> {
     }
     pub(super) fn v_landed(&self) -> u32 {
         self.bar(comptime!(2 * self.shape.q_stages() + 4 * self.shape.stages).runtime())
-    }
-    /// Ring position of block `j`; a tile's last block comes first.
-    pub(super) fn ring(&self, j: u32) -> u32 {
-        self.base + (self.first - j)
     }
     /// Each warp of the consumers frees the stage for itself: a warpgroup's first thread may be
     /// ahead of its other warps.
@@ -166,17 +146,16 @@ impl<'a, NS: Size> Product for WgmmaScores<'a, NS> {
     fn issue(
         ctx: &mut HopperCtx<'a>,
         _lhs: &(),
-        j: u32,
+        _j: u32,
         acc: &mut WgmmaRegs<NS>,
         #[comptime] _mode: ProductMode,
     ) {
         let shape = comptime!(ctx.shape);
         let stages = comptime!(shape.stages);
-        let at = ctx.ring(j);
-        let stage = at % stages;
-        ptx::mbar_wait(ctx.k_full(stage), at / stages % 2u32);
+        let stage = ctx.k_pos % stages;
+        ptx::mbar_wait(ctx.k_full(stage), ctx.k_pos / stages % 2u32);
         let q = descriptor_k_major(
-            ctx.q_smem + ctx.q_stage() * comptime!(shape.q_bytes()) + ctx.wg * 8192u32,
+            ctx.q_smem + ctx.q_stage * comptime!(shape.q_bytes()) + ctx.wg * 8192u32,
         );
         let k = descriptor_k_major(ctx.k_smem + stage * comptime!(shape.k_bytes()));
         let width = NS::value();
@@ -192,12 +171,13 @@ impl<'a, NS: Size> Product for WgmmaScores<'a, NS> {
         ctx: &mut HopperCtx<'a>,
         _lhs: &(),
         acc: &mut WgmmaRegs<NS>,
-        j: u32,
+        _j: u32,
         #[comptime] in_flight: u32,
     ) {
         let stages = comptime!(ctx.shape.stages);
         acc.v = ptx::wait_scores::<NS>(acc.v, comptime!(acc.n), in_flight);
-        ctx.release(ctx.k_empty(ctx.ring(j) % stages));
+        ctx.release(ctx.k_empty(ctx.k_pos % stages));
+        ctx.k_pos += 1u32;
     }
 }
 
@@ -210,15 +190,14 @@ impl<'a, NP: Size> Product for WgmmaValues<'a, NP> {
     fn issue(
         ctx: &mut HopperCtx<'a>,
         p: &PackedProbs<NP>,
-        j: u32,
+        _j: u32,
         acc: &mut Bank,
         #[comptime] _mode: ProductMode,
     ) {
         let shape = comptime!(ctx.shape);
         let stages = comptime!(shape.stages);
-        let at = ctx.ring(j);
-        let stage = at % stages;
-        ptx::mbar_wait(ctx.v_full(stage), at / stages % 2u32);
+        let stage = ctx.v_pos % stages;
+        ptx::mbar_wait(ctx.v_full(stage), ctx.v_pos / stages % 2u32);
         let v = descriptor_mn_major(
             ctx.v_smem + stage * comptime!(shape.v_bytes()),
             comptime!(shape.block),
@@ -236,12 +215,13 @@ impl<'a, NP: Size> Product for WgmmaValues<'a, NP> {
         ctx: &mut HopperCtx<'a>,
         p: &PackedProbs<NP>,
         _acc: &mut Bank,
-        j: u32,
-        #[comptime] _in_flight: u32,
+        _j: u32,
+        #[comptime] in_flight: u32,
     ) {
         let stages = comptime!(ctx.shape.stages);
-        ptx::wait_values::<NP>(p.v);
-        ctx.release(ctx.v_empty(ctx.ring(j) % stages));
+        ptx::wait_values::<NP>(p.v, in_flight);
+        ctx.release(ctx.v_empty(ctx.v_pos % stages));
+        ctx.v_pos += 1u32;
     }
 }
 
@@ -287,21 +267,16 @@ impl<'a, NS: Size, NP: Size> Tier for Hopper<'a, NS, NP> {
     }
 
     fn begin(ctx: &mut HopperCtx<'a>, at: &TileCoords, range: &Segments, #[comptime] roles: Roles) {
-        ctx.first = range.end.max(1u32) - 1u32;
-        ctx.batch = at.batch;
-        ctx.head = at.head;
-        ctx.head_kv = at.head / ctx.group;
-        ctx.row0 = at.row0;
-        ctx.len_q = at.len_q;
-        ctx.len_kv = at.len_kv;
         if comptime!(roles.load) {
             if UNIT_POS == 0u32 {
                 load_queries(ctx, at, range);
             }
         }
+        ctx.q_stage = ctx.next_q_stage();
+        ctx.tiles += 1u32;
     }
     fn scores_done(ctx: &mut HopperCtx<'a>) {
-        ctx.release(ctx.q_empty());
+        ctx.release(ctx.q_empty(ctx.q_stage));
     }
     fn turn_begin(ctx: &mut HopperCtx<'a>) {
         if comptime!(ctx.shape.consumers > 1) {
@@ -316,11 +291,13 @@ impl<'a, NS: Size, NP: Size> Tier for Hopper<'a, NS, NP> {
             );
         }
     }
-    fn load(ctx: &mut HopperCtx<'a>, j: u32) {
+    fn load(ctx: &mut HopperCtx<'a>, at: &TileCoords, j: u32) {
         if UNIT_POS == 0u32 {
-            load_keys(ctx, j);
+            load_keys(ctx, at, j);
         }
-        load_values(ctx, j);
+        load_values(ctx, at, j);
+        ctx.k_pos += 1u32;
+        ctx.v_pos += 1u32;
     }
 
     fn encode(ctx: &mut HopperCtx<'a>, s: &mut WgmmaRegs<NS>, p: &mut PackedProbs<NP>) {
@@ -334,7 +311,17 @@ impl<'a, NS: Size, NP: Size> Tier for Hopper<'a, NS, NP> {
     fn rescale(_ctx: &mut HopperCtx<'a>, acc: &mut Bank, factors: &Array<f32>) {
         ptx::bank_scale(factors[0], factors[1], comptime!(acc.n));
     }
-    fn store(ctx: &mut HopperCtx<'a>, _acc: &Bank, done: &Finished) {
-        store_rows(ctx, done);
+    fn store(ctx: &mut HopperCtx<'a>, at: &TileCoords, _acc: &Bank, done: &Finished) {
+        store_rows(ctx, at, done);
+    }
+}
+
+#[cube]
+impl<'a, NS: Size, NP: Size> Stream for Hopper<'a, NS, NP> {
+    fn next(ctx: &mut HopperCtx<'a>) -> StreamTile {
+        await_tile(&*ctx)
+    }
+    fn clear(acc: &mut Bank) {
+        ptx::bank_zero(comptime!(acc.n));
     }
 }

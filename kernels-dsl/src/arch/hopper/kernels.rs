@@ -3,7 +3,7 @@
 use cubecl::prelude::*;
 use cubecl_cpp::cuda::ptx::tensor_map_address;
 
-use super::slots::{SLOT, await_tile, close, read_tile};
+use super::slots::{SLOT, close};
 use super::{Hopper, HopperCtx, HopperShape, ptx};
 use crate::arch::fma::ForwardSizes;
 use crate::attention::*;
@@ -17,11 +17,8 @@ pub struct HopperLayouts {
     pub out: Layout,
     /// lse [b, h_q, s_q], in elements.
     pub lse: Layout,
-    /// (batch, head) pairs whose K and V share the L2 cache at a time; their longest tiles go
-    /// first.
-    pub lanes: u32,
-    /// b * h_q.
-    pub all_lanes: u32,
+    /// In which order tiles are drawn.
+    pub order: TileOrder,
 }
 
 /// `attend_forward` on the Hopper tier: persistent cubes draw their tiles from `tickets`, one u32
@@ -161,18 +158,12 @@ fn run_hopper<'a, NS: Size, NP: Size>(
         v_smem: smem.v,
         bars: smem.bars,
         slots,
-        base: 0u32,
-        first: 0u32,
+        k_pos: 0u32,
+        v_pos: 0u32,
         tiles: 0u32,
+        q_stage: 0u32,
         mended: 0u32,
         wg: warpgroup.max(1u32) - 1u32,
-        batch: 0u32,
-        head: 0u32,
-        head_kv: 0u32,
-        row0: 0u32,
-        len_q: 0u32,
-        len_kv: 0u32,
-        s_q: sizes.s_q,
         s_kv: sizes.s_kv,
         group: sizes.group,
         neg_inf: scalars.neg_inf,
@@ -192,7 +183,12 @@ fn run_hopper<'a, NS: Size, NP: Size>(
                 ptx::named_arrive(1u32.runtime(), 256u32);
             }
         }
-        consume::<NS, NP>(&mut ctx, &inputs, blueprint);
+        attend_stream::<Hopper<'a, NS, NP>>(
+            &mut ctx,
+            &inputs,
+            comptime!(blueprint.loop_plan()),
+            comptime!(Roles::CONSUME),
+        );
     }
 }
 
@@ -211,7 +207,10 @@ fn produce<NS: Size, NP: Size>(
     let mut tile = CUBE_POS as u32;
     while tile < total {
         let next = draw(tickets, total);
-        let at = tile_at(tile, inputs, layouts, sizes, blueprint);
+        let shape = comptime!(blueprint.tile_shape());
+        let at = layouts
+            .order
+            .tile(tile, sizes.h_q, sizes.tiles, inputs, shape);
         let rows = comptime!(blueprint.rows as u32);
         let block = comptime!(blueprint.block as u32);
         let range = segments(
@@ -229,7 +228,6 @@ fn produce<NS: Size, NP: Size>(
             comptime!(blueprint.loop_plan()),
             comptime!(Roles::LOAD),
         );
-        ctx.advance(&range);
         tile = ptx::shuffle_first(next);
     }
     if UNIT_POS == 0u32 {
@@ -250,56 +248,4 @@ fn draw(tickets: &mut [Atomic<u32>], total: u32) -> u32 {
         next = ticket + CUBE_COUNT as u32;
     }
     next
-}
-
-/// The consumers' tiles: those that the producer publishes.
-#[cube]
-fn consume<NS: Size, NP: Size>(
-    ctx: &mut HopperCtx<'_>,
-    inputs: &LogitInputs<'_>,
-    #[comptime] blueprint: AttendBlueprint,
-) {
-    let mut open = await_tile(&*ctx);
-    while open {
-        let (at, range) = read_tile(&*ctx);
-        attend_tile::<Hopper<'_, NS, NP>>(
-            ctx,
-            &at,
-            &range,
-            inputs,
-            comptime!(blueprint.loop_plan()),
-            comptime!(Roles::CONSUME),
-        );
-        ctx.advance(&range);
-        open = await_tile(&*ctx);
-    }
-}
-
-/// Tile `tile` of the order: groups of lanes that share the L2 cache; within a group, under a
-/// mask that shortens the first rows, the last rows go first.
-#[cube]
-fn tile_at(
-    tile: u32,
-    inputs: &LogitInputs<'_>,
-    layouts: &HopperLayouts,
-    sizes: &ForwardSizes,
-    #[comptime] blueprint: AttendBlueprint,
-) -> TileCoords {
-    let features = comptime!(blueprint.features);
-    let group = tile / (layouts.lanes * sizes.tiles);
-    let within = tile % (layouts.lanes * sizes.tiles);
-    let first_lane = group * layouts.lanes;
-    let lanes = layouts.lanes.min(layouts.all_lanes - first_lane);
-    let row_tile = if comptime!(features.band_right) {
-        sizes.tiles - 1u32 - within / lanes
-    } else {
-        within % sizes.tiles
-    };
-    let lane = if comptime!(features.band_right) {
-        first_lane + within % lanes
-    } else {
-        first_lane + within / sizes.tiles
-    };
-    let row0 = row_tile * comptime!(blueprint.rows as u32);
-    tile_coords(inputs, lane / sizes.h_q, lane % sizes.h_q, row0, features)
 }

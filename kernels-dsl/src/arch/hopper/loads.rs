@@ -10,32 +10,34 @@ use crate::attention::{Segments, TileCoords};
 #[cube]
 pub(super) fn load_queries(ctx: &mut HopperCtx<'_>, at: &TileCoords, range: &Segments) {
     let shape = comptime!(ctx.shape);
-    ptx::mbar_wait(ctx.q_empty(), ctx.q_parity() ^ 1u32);
+    let stage = ctx.next_q_stage();
+    let full = ctx.q_full(stage);
+    ptx::mbar_wait(ctx.q_empty(stage), ctx.next_q_parity() ^ 1u32);
     write_tile(ctx, at, range);
-    ptx::mbar_expect(ctx.q_full(), comptime!(shape.q_bytes()));
-    let stage = ctx.q_smem + ctx.q_stage() * comptime!(shape.q_bytes());
+    ptx::mbar_expect(full, comptime!(shape.q_bytes()));
+    let stages = ctx.q_smem + stage * comptime!(shape.q_bytes());
+    let query = (at.first_q + at.query(0u32.runtime())) as i32;
+    let batch = at.batch as i32;
     #[unroll]
     for c in 0..comptime!(shape.d.div_ceil(64)) {
-        ptx::tma_load(
-            stage + comptime!(c * shape.rows() * 128),
-            ctx.q_map,
-            comptime!((c * 64) as i32).runtime(),
-            ctx.row0 as i32,
-            ctx.head as i32,
-            ctx.batch as i32,
-            ctx.q_full(),
-        );
+        let to = stages + comptime!(c * shape.rows() * 128);
+        let column = comptime!((c * 64) as i32).runtime();
+        if comptime!(shape.pack == 1) {
+            ptx::tma_load(to, ctx.q_map, column, query, at.head as i32, batch, full);
+        } else {
+            let head_kv = (at.head / ctx.group) as i32;
+            ptx::tma_load_packed(to, ctx.q_map, column, query, head_kv, batch, full);
+        }
     }
 }
 
 #[cube]
-pub(super) fn load_keys(ctx: &mut HopperCtx<'_>, j: u32) {
+pub(super) fn load_keys(ctx: &mut HopperCtx<'_>, at: &TileCoords, j: u32) {
     let shape = comptime!(ctx.shape);
     let stages = comptime!(shape.stages);
-    let at = ctx.ring(j);
-    let stage = at % stages;
+    let stage = ctx.k_pos % stages;
     let full = ctx.k_full(stage);
-    ptx::mbar_wait(ctx.k_empty(stage), (at / stages % 2u32) ^ 1u32);
+    ptx::mbar_wait(ctx.k_empty(stage), (ctx.k_pos / stages % 2u32) ^ 1u32);
     ptx::mbar_expect(full, comptime!(shape.k_bytes()));
     #[unroll]
     for c in 0..comptime!(shape.d.div_ceil(64)) {
@@ -43,39 +45,39 @@ pub(super) fn load_keys(ctx: &mut HopperCtx<'_>, j: u32) {
             ctx.k_smem + stage * comptime!(shape.k_bytes()) + comptime!(c * shape.block * 128),
             ctx.k_map,
             comptime!((c * 64) as i32).runtime(),
-            (j * comptime!(shape.block)) as i32,
-            ctx.head_kv as i32,
-            ctx.batch as i32,
+            (at.first_kv + j * comptime!(shape.block)) as i32,
+            (at.head / ctx.group) as i32,
+            at.batch as i32,
             full,
         );
     }
 }
 
-/// Value block j. Rows past the tensor arrive as zeros; rows past the sequence's length are
-/// zeroed by the producer's warp before the consumers see the stage, since 0 * NaN is NaN.
+/// Value block j. Rows past the tensor arrive as zeros; rows past the sequence's length, the next
+/// sequence's among them, are zeroed by the producer's warp before the consumers see the stage,
+/// since 0 * NaN is NaN.
 #[cube]
 #[allow(
     clippy::collapsible_if,
     reason = "the outer guard is comptime, the inner is not"
 )]
-pub(super) fn load_values(ctx: &mut HopperCtx<'_>, j: u32) {
+pub(super) fn load_values(ctx: &mut HopperCtx<'_>, at: &TileCoords, j: u32) {
     let shape = comptime!(ctx.shape);
     let stages = comptime!(shape.stages);
-    let at = ctx.ring(j);
-    let stage = at % stages;
+    let stage = ctx.v_pos % stages;
     let full = ctx.v_full(stage);
     let row0 = j * comptime!(shape.block);
     let end = row0 + comptime!(shape.block);
     let mut lands = full;
     let mut mend = false;
     if comptime!(shape.ragged) {
-        mend = end > ctx.len_kv && ctx.len_kv < ctx.s_kv;
+        mend = end > at.len_kv && at.first_kv + at.len_kv < ctx.s_kv;
         if mend {
             lands = ctx.v_landed();
         }
     }
     if UNIT_POS == 0u32 {
-        ptx::mbar_wait(ctx.v_empty(stage), (at / stages % 2u32) ^ 1u32);
+        ptx::mbar_wait(ctx.v_empty(stage), (ctx.v_pos / stages % 2u32) ^ 1u32);
         ptx::mbar_expect(lands, comptime!(shape.v_bytes()));
         #[unroll]
         for c in 0..comptime!(shape.d_v.div_ceil(64)) {
@@ -83,27 +85,27 @@ pub(super) fn load_values(ctx: &mut HopperCtx<'_>, j: u32) {
                 ctx.v_smem + stage * comptime!(shape.v_bytes()) + comptime!(c * shape.block * 128),
                 ctx.v_map,
                 comptime!((c * 64) as i32).runtime(),
-                row0 as i32,
-                ctx.head_kv as i32,
-                ctx.batch as i32,
+                (at.first_kv + row0) as i32,
+                (at.head / ctx.group) as i32,
+                at.batch as i32,
                 lands,
             );
         }
     }
     if comptime!(shape.ragged) {
         if mend {
-            zero_past_length(ctx, stage, row0, lands, full);
+            zero_past_length(ctx, stage, at.len_kv.max(row0) - row0, lands, full);
         }
     }
 }
 
 #[cube]
-fn zero_past_length(ctx: &mut HopperCtx<'_>, stage: u32, row0: u32, lands: u32, full: u32) {
+fn zero_past_length(ctx: &mut HopperCtx<'_>, stage: u32, kept: u32, lands: u32, full: u32) {
     let shape = comptime!(ctx.shape);
     sync_plane();
     ptx::mbar_wait(lands, ctx.mended % 2u32);
     ctx.mended += 1u32;
-    let mut row = ctx.len_kv.max(row0) - row0 + UNIT_POS;
+    let mut row = kept + UNIT_POS;
     while row < comptime!(shape.block) {
         #[unroll]
         for c in 0..comptime!(shape.d_v.div_ceil(64)) {

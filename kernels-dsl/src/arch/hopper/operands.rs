@@ -24,6 +24,8 @@ pub struct HopperShape {
     pub ty: &'static str,
     /// V rows past a sequence's length but inside the tensor are zeroed.
     pub ragged: bool,
+    /// Query heads whose rows alternate in a tile; divides the rows.
+    pub pack: u32,
 }
 
 impl HopperShape {
@@ -51,6 +53,11 @@ impl HopperShape {
         } else {
             1
         }
+    }
+    /// Whether a tile's first scores may go out with the last values of the tile before: its
+    /// queries have a stage of their own, and a consumer the registers (three share too few).
+    pub fn joined(self) -> bool {
+        self.q_stages() > 1 && self.consumers < 3
     }
     /// Bytes of a query tile.
     pub fn q_bytes(self) -> u32 {

@@ -64,6 +64,23 @@ pub(super) fn tma_load(dst: u32, map: u64, x: i32, row: i32, head: i32, batch: i
         h = in(_) val::<i32>(head), z = in(_) val::<i32>(batch), b = in(_) val::<u32>(bar));
 }
 
+/// Box at (x, query, key head, batch) of [b, h_kv, s, pack, d] -> shared memory, all packed heads of
+/// a query side by side, completing on `bar` [9.7.9.25.5.2]. SAFETY: as [`tma_load`]'s.
+#[cube]
+pub(super) fn tma_load_packed(
+    dst: u32,
+    map: u64,
+    x: i32,
+    row: i32,
+    head: i32,
+    batch: i32,
+    bar: u32,
+) {
+    gpu_asm!("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [{d}], [{m}, {{{x}, {p}, {r}, {h}, {z}}}], [{b}];",
+        d = in(_) val::<u32>(dst), m = in(_) val::<u64>(map), x = in(_) val::<i32>(x), p = const 0, r = in(_) val::<i32>(row),
+        h = in(_) val::<i32>(head), z = in(_) val::<i32>(batch), b = in(_) val::<u32>(bar));
+}
+
 /// Orders generic writes to shared memory before later asynchronous reads of it [9.7.13.4].
 #[cube]
 pub(super) fn fence_async() {
@@ -254,8 +271,8 @@ pub(super) fn wait_scores<NS: Size>(
     out
 }
 
-/// Waits for every group, keeping P's registers alive until then.
+/// Waits until at most `in_flight` groups run, keeping P's registers alive until then.
 #[cube]
-pub(super) fn wait_values<NP: Size>(p: Vector<u32, NP>) {
-    gpu_asm!("wgmma.wait_group.sync.aligned 0; // {p}", p = in(_) val::<Vector<u32, NP>>(p));
+pub(super) fn wait_values<NP: Size>(p: Vector<u32, NP>, #[comptime] in_flight: u32) {
+    gpu_asm!("wgmma.wait_group.sync.aligned {k}; // {p}", p = in(_) val::<Vector<u32, NP>>(p), k = const in_flight);
 }

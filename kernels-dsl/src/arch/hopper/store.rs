@@ -3,21 +3,24 @@
 use cubecl::prelude::*;
 
 use super::{HopperCtx, ptx};
-use crate::attention::Finished;
+use crate::attention::{Finished, TileCoords};
 
-/// out rows in 16-byte stores, and lse. Rows past len_q give 0 and -inf, rows past the tensor
-/// nothing.
+/// out rows in 16-byte stores, and lse. Rows past len_q give 0 and -inf, rows past the sequence's
+/// part of the tensor nothing.
 #[cube]
-pub(super) fn store_rows(ctx: &mut HopperCtx<'_>, done: &Finished) {
+pub(super) fn store_rows(ctx: &mut HopperCtx<'_>, tile: &TileCoords, done: &Finished) {
     let groups = comptime!(ctx.shape.d_v / 8);
-    let row = ctx.row0 + ctx.thread_row();
     let lane = UNIT_POS % 4u32;
     #[unroll]
     for r in 0..2usize {
-        let at = row + comptime!(8 * r as u32);
-        let alive = at < ctx.len_q;
+        let row = ctx.thread_row() + comptime!(8 * r as u32);
+        let at = tile.query(row);
+        let head = tile.head_of(row);
+        let alive = at < tile.len_q;
         let inverse = select(alive, done.inverse[r], 0.0f32);
-        let to = ctx.out_layout.base(ctx.batch, ctx.head) + at as usize * ctx.out_layout.row;
+        let exists = at < tile.rows_q;
+        let place = (tile.first_q + at) as usize;
+        let to = ctx.out_layout.base(tile.batch, head) + place * ctx.out_layout.row;
         // Four groups of 8 columns at a time: the quad's lanes hold 2 columns of each, and
         // leave with 8 columns of one.
         #[unroll]
@@ -36,7 +39,7 @@ pub(super) fn store_rows(ctx: &mut HopperCtx<'_>, done: &Finished) {
             }
             quad_transpose(&mut words, lane);
             let group = comptime!(4 * quad) + lane;
-            if at < ctx.s_q && group < groups {
+            if exists && group < groups {
                 let mut line = Vector::<u32, Const<4>>::zeroed();
                 #[unroll]
                 for w in 0..4usize {
@@ -45,8 +48,8 @@ pub(super) fn store_rows(ctx: &mut HopperCtx<'_>, done: &Finished) {
                 ctx.out[to + group as usize] = line;
             }
         }
-        if lane == 0u32 && at < ctx.s_q {
-            let to = ctx.lse_layout.base(ctx.batch, ctx.head) + at as usize * ctx.lse_layout.row;
+        if lane == 0u32 && exists {
+            let to = ctx.lse_layout.base(tile.batch, head) + place * ctx.lse_layout.row;
             ctx.lse[to] = select(alive, done.lse[r], ctx.neg_inf);
         }
     }

@@ -3,7 +3,15 @@
 use cubecl::prelude::*;
 
 use super::{CopyShape, PlaneCtx, PlaneCtxExpand, ptx};
+use crate::attention::TileCoords;
 use crate::tile::Layout;
+
+/// Shared address of chunk `chunk` of row `row` of the tile at `smem`; see
+/// [`PlaneShape`](super::PlaneShape).
+#[cube]
+pub(super) fn shared_chunk(smem: u32, row: u32, chunk: u32, #[comptime] row_bytes: u32) -> u32 {
+    smem + row * row_bytes + (chunk ^ (row % 8u32)) * 16u32
+}
 
 /// One unit's share of the copies of an operand.
 #[derive(CubeType, Clone, Copy)]
@@ -22,22 +30,24 @@ pub struct CopySource {
 
 #[cube]
 impl CopySource {
-    /// Rows of (batch, head) of `data`, which has units of 16 bytes, to the tile at `smem`.
+    /// Keys of the tile `at` in `data`, which has units of 16 bytes, to the stages at `smem`; `group`
+    /// query heads share a key head.
     pub fn new(
         data: &[Vector<u32, Const<4>>],
         layout: &Layout,
-        batch: u32,
-        head: u32,
+        at: &TileCoords,
+        group: u32,
         smem: u32,
         #[comptime] copy: CopyShape,
     ) -> CopySource {
         let row = UNIT_POS / comptime!(copy.lanes);
         let chunk = UNIT_POS % comptime!(copy.lanes);
         let row_bytes = layout.row as u64 * 16u64;
-        let first = ptx::global_addr::<Vector<u32, Const<4>>>(&data[layout.base(batch, head)]);
+        let head = layout.base(at.batch, at.head / group);
+        let first = ptx::global_addr::<Vector<u32, Const<4>>>(&data[head]);
         CopySource {
-            from: first + row as u64 * row_bytes + chunk as u64 * 16u64,
-            to: smem + row * comptime!(copy.row_bytes) + (chunk ^ (row % 8u32)) * 16u32,
+            from: first + (at.first_kv + row) as u64 * row_bytes + chunk as u64 * 16u64,
+            to: shared_chunk(smem, row, chunk, comptime!(copy.row_bytes)),
             step: row_bytes * comptime!(copy.pass_rows as u64),
             row,
             active: chunk < comptime!(copy.chunks),
@@ -84,10 +94,29 @@ impl CopySource {
 
 #[cube]
 impl<'a> PlaneCtx<'a> {
-    pub(super) fn copy_queries(&self) {
+    /// The tile's queries, row by row, since those of packed heads alternate. Rows past the
+    /// sequence become zeros.
+    pub(super) fn copy_queries(&self, at: &TileCoords) {
         let copy = comptime!(self.shape.q_copy());
-        let tile = self.row0 / comptime!(self.shape.rows);
-        self.q.start(tile, 0u32, self.s_q, true, copy);
+        let first = UNIT_POS / comptime!(copy.lanes);
+        let chunk = UNIT_POS % comptime!(copy.lanes);
+        if chunk < comptime!(copy.chunks) {
+            let to = shared_chunk(self.smem, first, chunk, comptime!(copy.row_bytes));
+            #[unroll]
+            for pass in 0..comptime!(copy.passes) {
+                let row = first + comptime!(pass * copy.pass_rows);
+                let query = at.query(row);
+                let from = self.q_layout.base(at.batch, at.head_of(row))
+                    + (at.first_q + query.min(at.rows_q - 1u32)) as usize * self.q_layout.row
+                    + chunk as usize;
+                ptx::copy_chunk(
+                    (to ^ comptime!(pass * copy.pass_rows % 8 * 16))
+                        + comptime!(pass * copy.pass_rows * copy.row_bytes),
+                    ptx::global_addr::<Vector<u32, Const<4>>>(&self.q[from]),
+                    query < at.rows_q,
+                );
+            }
+        }
     }
     /// Block `j` of K. Only a tile's first block, the last of the keys, can be `ragged`.
     pub(super) fn copy_keys(&self, j: u32, #[comptime] ragged: bool) {

@@ -22,11 +22,13 @@ pub struct PlaneCtx<'a> {
     pub out_layout: &'a Layout,
     /// See `out_layout`.
     pub lse_layout: &'a Layout,
-    /// Copies of Q, K and V.
-    pub q: CopySource,
-    /// See `q`.
+    /// q, 8 elements at a time.
+    pub q: &'a [Vector<u32, Const<4>>],
+    /// Strides of q in units of 8 elements.
+    pub q_layout: &'a Layout,
+    /// Copies of K and V.
     pub k: CopySource,
-    /// See `q`.
+    /// See `k`.
     pub v: CopySource,
     /// Shared address of the query tile.
     pub smem: u32,
@@ -43,12 +45,8 @@ pub struct PlaneCtx<'a> {
     pub start: u32,
     /// See `start`.
     pub first: u32,
-    /// First row of the tile.
-    pub row0: u32,
     /// Keys of the sequence.
     pub len_kv: u32,
-    /// Queries of the tensor.
-    pub s_q: u32,
     /// -inf.
     pub neg_inf: f32,
     /// Comptime shape.
@@ -62,9 +60,9 @@ impl<'a> PlaneCtx<'a> {
     pub(super) fn plane_row(&self) -> u32 {
         UNIT_POS / 32u32 * comptime!(self.shape.plane_rows())
     }
-    /// Where this plane keeps batch entry, head, first row and queries of its tile.
+    /// Where this plane keeps the place of its tile: 8 words.
     pub(super) fn place(&self) -> u32 {
-        self.smem + comptime!(self.shape.place_at()) + UNIT_POS / 32u32 * 16u32
+        self.smem + comptime!(self.shape.place_at()) + UNIT_POS / 32u32 * 32u32
     }
     /// First row of the tile that this unit holds values of.
     pub(super) fn unit_row(&self) -> u32 {
@@ -186,14 +184,14 @@ impl<'a, NS: Size, NP: Size> Tier for Plane<'a, NS, NP> {
         let shape = comptime!(ctx.shape);
         ctx.start = range.start;
         ctx.first = range.end.max(1u32) - 1u32;
-        ctx.row0 = at.row0;
         ctx.len_kv = at.len_kv;
         // What the epilogue alone needs waits in shared memory: registers are for the loop.
         if UNIT_POS % 32u32 == 0u32 {
-            ptx::store_words(ctx.place(), at.batch, at.head, at.row0, at.len_q);
+            ptx::store_words(ctx.place(), at.batch, at.head, at.row0, at.first_q);
+            ptx::store_words(ctx.place() + 16u32, at.len_q, at.rows_q, 0u32, 0u32);
         }
         if range.start < range.end {
-            ctx.copy_queries();
+            ctx.copy_queries(at);
             ctx.copy_keys(ctx.first, true);
             ptx::copies_commit();
             if comptime!(shape.stages == 2) {
@@ -214,7 +212,7 @@ impl<'a, NS: Size, NP: Size> Tier for Plane<'a, NS, NP> {
 
     /// What this step reads has arrived; what the next one reads starts on its way into the
     /// stages that the step before has left.
-    fn load(ctx: &mut PlaneCtx<'a>, j: u32) {
+    fn load(ctx: &mut PlaneCtx<'a>, _at: &TileCoords, j: u32) {
         let shape = comptime!(ctx.shape);
         ptx::copies_wait(0u32);
         sync_cube();
@@ -263,7 +261,7 @@ impl<'a, NS: Size, NP: Size> Tier for Plane<'a, NS, NP> {
         }
         ptx::bank_scale(f, shape);
     }
-    fn store(ctx: &mut PlaneCtx<'a>, _acc: &Bank, done: &Finished) {
+    fn store(ctx: &mut PlaneCtx<'a>, _at: &TileCoords, _acc: &Bank, done: &Finished) {
         store_rows(ctx, done);
     }
 }

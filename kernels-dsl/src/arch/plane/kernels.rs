@@ -40,7 +40,7 @@ pub fn attend_forward_plane(
 
 #[cube]
 fn run_plane<'a, NS: Size, NP: Size>(
-    q: &[Vector<u32, Const<4>>],
+    q: &'a [Vector<u32, Const<4>>],
     k: &[Vector<u32, Const<4>>],
     v: &[Vector<u32, Const<4>>],
     out: &'a mut [Vector<u32, Const<4>>],
@@ -54,7 +54,6 @@ fn run_plane<'a, NS: Size, NP: Size>(
     #[comptime] blueprint: AttendBlueprint,
 ) {
     let shape = comptime!(blueprint.plane_shape());
-    let features = comptime!(blueprint.features);
     let inputs = LogitInputs::<'a> {
         tensors,
         scalars,
@@ -62,23 +61,16 @@ fn run_plane<'a, NS: Size, NP: Size>(
         s_q: sizes.s_q,
         s_kv: sizes.s_kv,
     };
-    let place = order.place(CUBE_POS as u32, sizes.tiles, features);
-    let batch = place.lane / sizes.h_q;
-    let head = place.lane % sizes.h_q;
-    let head_kv = head / sizes.group;
-    let at = tile_coords(
-        &inputs,
-        batch,
-        head,
-        place.tile * comptime!(shape.rows),
-        features,
-    );
+    let position = CUBE_POS as u32;
+    let of = comptime!(blueprint.tile_shape());
+    let at = order.tile(position, sizes.h_q, sizes.tiles, &inputs, of);
+    let rows = comptime!(shape.rows);
     let range = segments(
         &at,
         scalars,
-        comptime!(shape.rows),
+        rows,
         comptime!(shape.block),
-        features,
+        comptime!(blueprint.features),
     );
 
     let words = comptime!(shape.smem_bytes() as usize / 16);
@@ -103,20 +95,21 @@ fn run_plane<'a, NS: Size, NP: Size>(
         lse,
         out_layout: &layouts.out,
         lse_layout: &layouts.lse,
-        q: CopySource::new(q, &layouts.q, batch, head, smem, comptime!(shape.q_copy())),
+        q,
+        q_layout: &layouts.q,
         k: CopySource::new(
             k,
             &layouts.k,
-            batch,
-            head_kv,
+            &at,
+            sizes.group,
             k_smem,
             comptime!(shape.k_copy()),
         ),
         v: CopySource::new(
             v,
             &layouts.v,
-            batch,
-            head_kv,
+            &at,
+            sizes.group,
             v_smem,
             comptime!(shape.v_copy()),
         ),
@@ -127,9 +120,7 @@ fn run_plane<'a, NS: Size, NP: Size>(
         v_at: v_smem + row * d_v_row + chunk,
         start: 0u32,
         first: 0u32,
-        row0: 0u32,
         len_kv: 0u32,
-        s_q: sizes.s_q,
         neg_inf: scalars.neg_inf,
         shape,
     };

@@ -73,6 +73,13 @@ pub(super) fn copy_ragged(to: u32, from: u64, step: u64, left: i32, #[comptime] 
     gpu_asm!("{{ // {a} {b} {c} {d}\n{text}}}", a = in(_) val::<u32>(to), b = in(_) val::<u64>(from), c = in(_) val::<u64>(step), d = in(_) val::<i32>(left), text = const text);
 }
 
+/// Starts copying one chunk, or zeros where it is not `inside`.
+#[cube]
+pub(super) fn copy_chunk(to: u32, from: u64, inside: bool) {
+    let size = select(inside, 16u32, 0u32);
+    gpu_asm!("cp.async.cg.shared.global.L2::128B [{a}], [{b}], 16, {c};", a = in(_) val::<u32>(to), b = in(_) val::<u64>(from), c = in(_) val::<u32>(size));
+}
+
 /// Closes the group of the copies started since the last one.
 #[cube]
 pub(super) fn copies_commit() {

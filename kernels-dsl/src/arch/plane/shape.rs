@@ -26,6 +26,8 @@ pub struct PlaneShape {
     pub stages: u32,
     /// Scores of a block are computed before the values of the one before it: needs 2 stages.
     pub ahead: bool,
+    /// Query heads whose rows alternate in a tile.
+    pub pack: u32,
     /// "bf16" or "f16".
     pub ty: &'static str,
 }
@@ -97,7 +99,7 @@ impl PlaneShape {
     }
     /// Shared memory of a cube.
     pub fn smem_bytes(self) -> u32 {
-        self.place_at() + self.planes() * CHUNK
+        self.place_at() + self.planes() * 2 * CHUNK
     }
     /// How the units of a cube copy a query tile.
     pub fn q_copy(self) -> CopyShape {
@@ -170,6 +172,7 @@ mod tests {
                     block,
                     stages: 2,
                     ahead: false,
+                    pack: 1,
                     ty: "f16",
                 })
             })

@@ -2,6 +2,7 @@
 
 mod attention;
 mod operations;
+mod varlen;
 
 use cubecl::prelude::Client;
 use flashcube::{Backend, DType, Tensor};

@@ -1,5 +1,7 @@
 //! Selection is pure: what every GPU would run, asked on a machine without any.
 
+mod packing;
+
 use flashcube::attention::{IssueOrder, LogitFeatures, MaskWidth};
 use flashcube::{
     AttendBlueprint, AttendKey, AttendOp, Caps, DType, Family, Fault, NARROW_REACH, NotAvailable,
@@ -86,6 +88,7 @@ fn key(d: usize, s_q: usize) -> AttendKey {
         d,
         d_v: d,
         s_q,
+        group: 1,
         vector: 4,
         chunks: false,
         tma: false,
