@@ -321,7 +321,7 @@ fn wrong_blueprint(problem: &Problem, policy: Policy, launched: &Launched) -> Op
 
 fn usual_order(tier: TierName) -> IssueOrder {
     match tier {
-        TierName::Unit => IssueOrder::Sequential,
+        TierName::Unit | TierName::Plane => IssueOrder::Sequential,
         TierName::Hopper => IssueOrder::ScoresAhead,
     }
 }

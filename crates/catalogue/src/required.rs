@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use flashcube::{Caps, DType, Family};
+use flashcube::{Caps, DType, Family, TierName};
 use serde::Serialize;
 
 use crate::problem::Kernel;
@@ -128,8 +128,8 @@ pub struct Features {
     pub single: &'static [&'static str],
     /// Checked in every dtype that the backend must offer.
     pub every: &'static [&'static str],
-    /// Checked in f16 and bf16 on CUDA devices of compute capability 9.0.
-    pub hopper: &'static [&'static str],
+    /// Checked in f16 and bf16 on the CUDA devices that have the tier of the feature's name.
+    pub tiers: &'static [(&'static str, TierName)],
 }
 
 /// What each kernel must show.
@@ -162,7 +162,14 @@ pub const FEATURES: [Features; 5] = [
             "values",
             "models",
         ],
-        hopper: &["hopper", "hopper_varlen", "hopper_packed_heads"],
+        tiers: &[
+            ("plane", TierName::Plane),
+            ("plane_varlen", TierName::Plane),
+            ("plane_packed_heads", TierName::Plane),
+            ("hopper", TierName::Hopper),
+            ("hopper_varlen", TierName::Hopper),
+            ("hopper_packed_heads", TierName::Hopper),
+        ],
     },
     Features {
         kernel: Kernel::AttendBackward,
@@ -183,13 +190,13 @@ pub const FEATURES: [Features; 5] = [
             "models",
         ],
         every: &["sizes", "causal", "values"],
-        hopper: &[],
+        tiers: &[],
     },
     Features {
         kernel: Kernel::MergePartials,
         single: &["empty", "strides", "head_dims", "values", "models"],
         every: &["partials", "empty_partials"],
-        hopper: &[],
+        tiers: &[],
     },
     Features {
         kernel: Kernel::DequantizeInt4,
@@ -203,13 +210,13 @@ pub const FEATURES: [Features; 5] = [
             "act_order",
             "strides",
         ],
-        hopper: &[],
+        tiers: &[],
     },
     Features {
         kernel: Kernel::HadamardTransform,
         single: &["empty", "strides"],
         every: &["sizes", "signs"],
-        hopper: &[],
+        tiers: &[],
     },
 ];
 
@@ -217,10 +224,14 @@ impl Required {
     /// Whether a device of the backend has what the row is about.
     pub fn applies_to(&self, caps: &Caps) -> bool {
         let of_kernel = FEATURES.iter().filter(|f| f.kernel == self.kernel);
-        let needs_hopper = of_kernel
-            .flat_map(|f| f.hopper)
-            .any(|&feature| feature == self.feature);
-        !needs_hopper || caps.sm == Some(90)
+        let tier = of_kernel
+            .flat_map(|f| f.tiers)
+            .find(|(feature, _)| *feature == self.feature);
+        match tier {
+            None | Some((_, TierName::Unit)) => true,
+            Some((_, TierName::Plane)) => caps.sm >= Some(80),
+            Some((_, TierName::Hopper)) => caps.sm == Some(90),
+        }
     }
 }
 
@@ -238,7 +249,7 @@ pub fn required(backend: BackendName) -> Vec<Required> {
         kernel,
         single,
         every,
-        hopper,
+        tiers,
     } in FEATURES
     {
         rows.extend(single.iter().map(|&f| row(kernel, DType::F32, f)));
@@ -247,7 +258,7 @@ pub fn required(backend: BackendName) -> Vec<Required> {
         }
         if backend == BackendName::Cuda {
             for dtype in [DType::F16, DType::BF16] {
-                rows.extend(hopper.iter().map(|&f| row(kernel, dtype, f)));
+                rows.extend(tiers.iter().map(|&(f, _)| row(kernel, dtype, f)));
             }
         }
     }

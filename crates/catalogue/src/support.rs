@@ -18,8 +18,8 @@ pub fn render() -> String {
          required: the device's storage buffers may not suffice (WebGPU promises 8, SwiftShader\n\
          has 9), and then the call answers NotAvailable. `refused` means that it must.\n\n\
          Every kernel has the tier `unit` (FMA, no plane operations), which is what ran. Only\n\
-         features named `hopper` or `hopper_...` run, and must run, on the tier of that name (TMA,\n\
-         wgmma), on CUDA devices of compute capability 9.0.\n",
+         features named `plane...` (mma.sync, CUDA devices of compute capability 8.0 and up) and\n\
+         `hopper...` (TMA, wgmma, 9.0) run, and must run, on the tiers of their names.\n",
     );
     for features in &FEATURES {
         section(&mut text, features);
@@ -35,8 +35,9 @@ fn section(text: &mut String, features: &Features) {
     }
     let _ = writeln!(text, "\n|---|---|{}", "---|".repeat(BackendName::ALL.len()));
     let all = problems();
+    let tiers = features.tiers.iter().map(|(feature, _)| feature);
     let listed = features.every.iter().chain(features.single);
-    for &feature in listed.chain(features.hopper) {
+    for &feature in listed.chain(tiers) {
         let count = all
             .iter()
             .filter(|p| p.kernel() == kernel && p.feature == feature)

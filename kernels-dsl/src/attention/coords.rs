@@ -71,21 +71,33 @@ pub struct TileCoords {
 impl TileCoords {
     /// Query that row `row` of the tile stands for.
     pub fn query(&self, row: u32) -> u32 {
-        let row = self.row0 + row;
-        if comptime!(self.pack == 1) {
-            row
-        } else {
-            row / comptime!(self.pack)
-        }
+        query_of(self.row0 + row, comptime!(self.pack))
     }
 
     /// Query head that row `row` of the tile belongs to.
     pub fn head_of(&self, row: u32) -> u32 {
-        if comptime!(self.pack == 1) {
-            self.head
-        } else {
-            self.head + (self.row0 + row) % comptime!(self.pack)
-        }
+        head_of(self.head, self.row0 + row, comptime!(self.pack))
+    }
+}
+
+/// Query that row `row` stands for, counted from the sequence's first row.
+#[cube]
+pub fn query_of(row: u32, #[comptime] pack: u32) -> u32 {
+    if comptime!(pack == 1) {
+        row
+    } else {
+        row / pack
+    }
+}
+
+/// Query head of row `row`, counted from the sequence's first row, in a tile whose first head is
+/// `head`.
+#[cube]
+pub fn head_of(head: u32, row: u32, #[comptime] pack: u32) -> u32 {
+    if comptime!(pack == 1) {
+        head
+    } else {
+        head + row % pack
     }
 }
 

@@ -24,7 +24,7 @@ pub struct LoopPlan {
     /// per score less. Needs a positive scale and no hook that changes a logit.
     pub folded: bool,
     /// How far logits (base of the tier's exponential) may exceed the running maximum before the
-    /// accumulator is rescaled; 0 rescales at every new maximum. See [`online_softmax`].
+    /// accumulator is rescaled; 0 rescales at every new maximum. See [`raise_maxima`].
     pub slack: u32,
     /// The first scores of a tile go out with the last values of the one before: wants room for
     /// two query tiles. See [`attend_stream`].
@@ -250,10 +250,23 @@ fn sequential_step<T: Tier>(
         T::ScoreProduct::wait(ctx, &(), &mut carried.scores, j, 0u32);
         T::ScoresEdge::send(ctx, &carried.scores);
     }
-    softmax_step::<T>(ctx, carried, at, inputs, j, masked, plan, roles);
-    if comptime!(roles.correct) {
-        T::FactorsEdge::receive(ctx, &mut carried.factors);
-        T::rescale(ctx, &mut carried.acc, &carried.factors);
+    if comptime!(roles.softmax) {
+        T::ScoresEdge::receive(ctx, &mut carried.scores);
+        find_maxima::<T>(carried, at, inputs, j, masked, plan);
+        T::FactorsEdge::send(ctx, &carried.factors);
+    }
+    // Before the exponentials, so that nothing separates them from the values' product and they
+    // may run under it; masked steps are few and rather keep few values alive.
+    if comptime!(roles.correct && !masked) {
+        correct::<T>(ctx, carried);
+    }
+    if comptime!(roles.softmax) {
+        weigh::<T>(carried, inputs, masked, plan);
+        T::encode(ctx, &mut carried.scores, &mut carried.probs);
+        T::ProbsEdge::send(ctx, &carried.probs);
+    }
+    if comptime!(roles.correct && masked) {
+        correct::<T>(ctx, carried);
     }
     if comptime!(roles.multiply) {
         T::ProbsEdge::receive(ctx, &mut carried.probs);
@@ -303,7 +316,14 @@ fn scores_ahead<T: Tier>(
         if comptime!(roles.multiply) {
             T::ScoresEdge::send(ctx, &carried.scores);
         }
-        softmax_step::<T>(ctx, carried, at, inputs, first, true, plan, roles);
+        if comptime!(roles.softmax) {
+            T::ScoresEdge::receive(ctx, &mut carried.scores);
+            find_maxima::<T>(carried, at, inputs, first, true, plan);
+            weigh::<T>(carried, inputs, true, plan);
+            T::FactorsEdge::send(ctx, &carried.factors);
+            T::encode(ctx, &mut carried.scores, &mut carried.probs);
+            T::ProbsEdge::send(ctx, &carried.probs);
+        }
         if comptime!(roles.correct) {
             T::FactorsEdge::receive(ctx, &mut carried.factors);
         }
@@ -379,15 +399,15 @@ fn ahead_step<T: Tier>(
     // The softmax of j overwrites probs and factors only after the values before it are done.
     if comptime!(roles.softmax) {
         T::ScoresEdge::receive(ctx, &mut carried.scores);
-        soften::<T>(carried, at, inputs, j, masked, plan);
+        find_maxima::<T>(carried, at, inputs, j, masked, plan);
+        weigh::<T>(carried, inputs, masked, plan);
         T::FactorsEdge::send(ctx, &carried.factors);
     }
     if comptime!(roles.multiply) {
         T::ValueProduct::wait(ctx, &carried.probs, &mut carried.acc, j + 1u32, 0u32);
     }
     if comptime!(roles.correct) {
-        T::FactorsEdge::receive(ctx, &mut carried.factors);
-        T::rescale(ctx, &mut carried.acc, &carried.factors);
+        correct::<T>(ctx, carried);
     }
     if comptime!(roles.softmax) {
         T::encode(ctx, &mut carried.scores, &mut carried.probs);
@@ -395,30 +415,16 @@ fn ahead_step<T: Tier>(
     }
 }
 
-/// The softmax role's part of a block: take scores, hand on factors and P.
+/// Scales what the accumulator holds by the factors of the newest maxima.
 #[cube]
-fn softmax_step<T: Tier>(
-    ctx: &mut T::Ctx,
-    carried: &mut Carried<T>,
-    at: &TileCoords,
-    inputs: &LogitInputs<'_>,
-    j: u32,
-    #[comptime] masked: bool,
-    #[comptime] plan: LoopPlan,
-    #[comptime] roles: Roles,
-) {
-    if comptime!(roles.softmax) {
-        T::ScoresEdge::receive(ctx, &mut carried.scores);
-        soften::<T>(carried, at, inputs, j, masked, plan);
-        T::FactorsEdge::send(ctx, &carried.factors);
-        T::encode(ctx, &mut carried.scores, &mut carried.probs);
-        T::ProbsEdge::send(ctx, &carried.probs);
-    }
+fn correct<T: Tier>(ctx: &mut T::Ctx, carried: &mut Carried<T>) {
+    T::FactorsEdge::receive(ctx, &mut carried.factors);
+    T::rescale(ctx, &mut carried.acc, &carried.factors);
 }
 
-/// Scores -> logits -> weights, with the row state and the rescale factors.
+/// Scores -> logits, with the rows' maxima and the rescale factors.
 #[cube]
-fn soften<T: Tier>(
+fn find_maxima<T: Tier>(
     carried: &mut Carried<T>,
     at: &TileCoords,
     inputs: &LogitInputs<'_>,
@@ -461,15 +467,38 @@ fn soften<T: Tier>(
             }
         }
     }
-    online_softmax::<T::Scores, T::Exp>(
-        &mut carried.scores,
+    raise_maxima::<T::Scores, T::Exp>(
+        &carried.scores,
         &mut carried.state,
         &mut carried.factors,
-        inputs.scalars.scale * T::Exp::per_nat(),
+        scale::<T>(inputs),
         comptime!(plan.folded),
-        comptime!(may_hide(masked, plan)),
         comptime!(plan.slack),
     );
+}
+
+/// Logits -> weights, with the rows' sums.
+#[cube]
+fn weigh<T: Tier>(
+    carried: &mut Carried<T>,
+    inputs: &LogitInputs<'_>,
+    #[comptime] masked: bool,
+    #[comptime] plan: LoopPlan,
+) {
+    weights::<T::Scores, T::Exp>(
+        &mut carried.scores,
+        &mut carried.state,
+        &carried.factors,
+        scale::<T>(inputs),
+        comptime!(plan.folded),
+        comptime!(may_hide(masked, plan)),
+    );
+}
+
+/// Factor on a raw score in the base of the tier's exponential.
+#[cube]
+fn scale<T: Tier>(inputs: &LogitInputs<'_>) -> f32 {
+    inputs.scalars.scale * T::Exp::per_nat()
 }
 
 /// Whether a weight of the block can be that of a hidden key: a bias of -inf hides as well.

@@ -81,33 +81,30 @@ pub fn weight<X: Exponential>(x: f32, max: f32) -> f32 {
     select(hidden, 0.0f32, e)
 }
 
-/// Logits -> base^(logit - max), in place; sets the factors `[rows]` by which everything summed
-/// earlier must be scaled.
+/// Row maxima over this block and those before it, and the factors `[rows]` by which everything
+/// summed earlier must be scaled.
 ///
-/// With `folded` the fragment holds raw scores and the logit is `scale * score`: weights become
-/// base^(fma(score, scale, -max)), with `max` the same rounded product that the factors and the
-/// log-sum-exp use. `may_hide` is set when a score of the block can be -inf; the interior of an
-/// unmasked problem saves the comparison. `slack` (in the base's logarithm) is how far a logit may
-/// exceed `max` before `max` follows: weights then reach base^slack, every factor between is
-/// exactly 1, and the result, a quotient of sums of such weights, is the same.
+/// With `folded` the fragment holds raw scores and the logit is `scale * score`; `max` is then that
+/// rounded product. `slack` (in the base's logarithm) is how far a logit may exceed `max` before
+/// `max` follows: weights then reach base^slack, every factor between is exactly 1, and the result,
+/// a quotient of sums of such weights, is the same.
 #[cube]
-pub fn online_softmax<F: Fragment, X: Exponential>(
-    s: &mut F::Regs,
+pub fn raise_maxima<F: Fragment, X: Exponential>(
+    s: &F::Regs,
     st: &mut RowState,
     factors: &mut Array<f32>,
     scale: f32,
     #[comptime] folded: bool,
-    #[comptime] may_hide: bool,
     #[comptime] slack: u32,
 ) {
-    let rows = F::rows(&*s);
-    let cols = F::cols(&*s);
+    let rows = F::rows(s);
+    let cols = F::cols(s);
     #[unroll]
     for r in 0..rows {
-        let mut block_max = F::get(&*s, r, 0usize);
+        let mut block_max = F::get(s, r, 0usize);
         #[unroll]
         for c in 1..cols {
-            block_max = block_max.max(F::get(&*s, r, c));
+            block_max = block_max.max(F::get(s, r, c));
         }
         block_max = F::reduce_max(block_max);
         if comptime!(folded) {
@@ -119,16 +116,37 @@ pub fn online_softmax<F: Fragment, X: Exponential>(
         } else {
             st.max[r].max(block_max)
         };
-        let factor = weight::<X>(st.max[r], max);
+        factors[r] = weight::<X>(st.max[r], max);
         st.max[r] = max;
-        factors[r] = factor;
+    }
+}
+
+/// Logits -> base^(logit - max), in place, and the row sums of this unit's part.
+///
+/// With `folded` weights are base^(fma(score, scale, -max)), with the same rounded `max` that the
+/// factors and the log-sum-exp use. `may_hide` is set when a score of the block can be -inf; the
+/// interior of an unmasked problem saves the comparison.
+#[cube]
+pub fn weights<F: Fragment, X: Exponential>(
+    s: &mut F::Regs,
+    st: &mut RowState,
+    factors: &Array<f32>,
+    scale: f32,
+    #[comptime] folded: bool,
+    #[comptime] may_hide: bool,
+) {
+    let rows = F::rows(&*s);
+    let cols = F::cols(&*s);
+    #[unroll]
+    for r in 0..rows {
+        let max = st.max[r];
         // Rows that have seen nothing subtract 0, not -inf.
         let shift = if comptime!(may_hide) {
             select(max < LOWEST, 0.0f32, max)
         } else {
             max
         };
-        let mut sum = st.sum[r] * factor;
+        let mut sum = st.sum[r] * factors[r];
         #[unroll]
         for c in 0..cols {
             let x = F::get(&*s, r, c);

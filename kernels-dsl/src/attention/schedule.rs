@@ -2,7 +2,7 @@
 
 use cubecl::prelude::*;
 
-use super::{LogitFeatures, LogitScalars, TileCoords};
+use super::{LogitFeatures, LogitInputs, LogitScalars, TileCoords, listed_tile, tile_coords};
 
 /// Key blocks `[start, end)` of a tile; those in `[inner_start, inner_end)` hide nothing.
 #[derive(CubeType, Clone, Copy)]
@@ -74,5 +74,62 @@ pub fn segments(
         inner_start: inner_start as u32,
         inner_end: inner_end as u32,
         end: end as u32,
+    }
+}
+
+/// In which order tiles are taken: groups of lanes that share the L2 cache; within a group, row tile
+/// by row tile, the longest first: the last rows under a mask that shortens the first ones, and
+/// whatever order the host's list has.
+#[derive(CubeType, CubeLaunch, Clone, Copy)]
+pub struct TileOrder {
+    /// (batch, head) pairs of a group, or heads where tiles are listed. Packed heads count as one.
+    pub lanes: u32,
+    /// All of them.
+    pub all_lanes: u32,
+}
+
+/// Comptime facts that the coordinates of a tile depend on.
+#[derive(Debug, Hash, PartialEq, Eq, Clone, Copy)]
+pub struct TileShape {
+    /// Query rows.
+    pub rows: u32,
+    /// Query heads that alternate in them.
+    pub pack: u32,
+    /// Hooks compiled in.
+    pub features: LogitFeatures,
+}
+
+#[cube]
+impl TileOrder {
+    /// The tile at `position` of the order, of `h_q` query heads with `tiles` tiles a lane.
+    pub fn tile(
+        &self,
+        position: u32,
+        h_q: u32,
+        tiles: u32,
+        inputs: &LogitInputs<'_>,
+        #[comptime] shape: TileShape,
+    ) -> TileCoords {
+        let features = comptime!(shape.features);
+        let pack = comptime!(shape.pack);
+        let group = position / (self.lanes * tiles);
+        let within = position % (self.lanes * tiles);
+        let first_lane = group * self.lanes;
+        let lanes = self.lanes.min(self.all_lanes - first_lane);
+        let index = within / lanes;
+        let lane = first_lane + within % lanes;
+        if comptime!(features.listed()) {
+            listed_tile(inputs, index, lane * pack, features, pack)
+        } else {
+            let row_tile = if comptime!(features.band_right) {
+                tiles - 1u32 - index
+            } else {
+                index
+            };
+            let heads = h_q / pack;
+            let (batch, head) = (lane / heads, lane % heads * pack);
+            let row0 = row_tile * comptime!(shape.rows);
+            tile_coords(inputs, batch, head, row0, features, pack)
+        }
     }
 }

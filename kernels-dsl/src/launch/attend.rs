@@ -132,6 +132,7 @@ pub fn attend_forward(
         };
         match blueprint.tier {
             TierName::Unit => call.unit(views, &lse),
+            TierName::Plane => call.plane(views, &lse),
             TierName::Hopper => call.hopper(views, &lse),
         }
     };
@@ -196,6 +197,7 @@ fn forward_key(dims: &AttendDims, hooks: &Hooks, views: [&Tensor<4>; 4]) -> Atte
         },
         group: dims.h_q / dims.h_kv.max(1),
         vector: vectors.into_iter().min().unwrap_or(1),
+        chunks: views.iter().all(|t| t.chunks()),
         tma: views.iter().all(|t| t.tma()),
         positive_scale: hooks.scale > 0.0,
         reach: reaches.into_iter().fold(hooks.reach, usize::max),

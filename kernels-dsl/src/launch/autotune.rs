@@ -224,6 +224,7 @@ mod tests {
             s_q: 8,
             vector: 4,
             tma: false,
+            chunks: false,
             positive_scale: true,
             reach: 1,
             features: LogitFeatures::default(),

@@ -114,6 +114,7 @@ pub fn attend_backward(
         s_q: dims.s_q,
         group: 1,
         vector: inputs.map(|t| t.vector(4)).into_iter().min().unwrap_or(1),
+        chunks: false,
         tma: false,
         positive_scale: false,
         reach: inputs

@@ -5,26 +5,30 @@ use core::fmt;
 use super::{AttendOp, DType, Fault};
 use crate::arch::fma::FmaShape;
 use crate::arch::hopper::HopperShape;
-use crate::attention::{IssueOrder, LogitFeatures, LoopPlan};
+use crate::arch::plane::PlaneShape;
+use crate::attention::{IssueOrder, LogitFeatures, LoopPlan, TileShape};
 
 /// Family of kernels, by what carries the arithmetic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TierName {
     /// FMA, no plane operations; any backend.
     Unit,
+    /// mma.sync and cp.async, a plane a few rows; CUDA sm_80 and up.
+    Plane,
     /// TMA and wgmma with warp roles; CUDA sm_90.
     Hopper,
 }
 
 impl TierName {
     /// Every tier.
-    pub const ALL: [TierName; 2] = [TierName::Unit, TierName::Hopper];
+    pub const ALL: [TierName; 3] = [TierName::Unit, TierName::Plane, TierName::Hopper];
 }
 
 impl fmt::Display for TierName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             TierName::Unit => "unit",
+            TierName::Plane => "plane",
             TierName::Hopper => "hopper",
         })
     }
@@ -65,6 +69,8 @@ pub struct AttendBlueprint {
     pub pack: usize,
     /// Keys of a block.
     pub block: usize,
+    /// Stages of K and of V in shared memory; 0 on tiers that keep none there.
+    pub stages: usize,
     /// Elements of a vector load.
     pub vector: usize,
     /// 64-bit addressing.
@@ -80,12 +86,11 @@ pub struct AttendBlueprint {
 impl AttendBlueprint {
     /// Units of a cube.
     pub fn units(&self) -> usize {
-        if self.tier == TierName::Hopper {
-            return self.hopper_shape().units() as usize;
-        }
-        match self.roles {
-            RoleSplit::None => self.rows,
-            RoleSplit::Softmax => 2 * self.rows,
+        match (self.tier, self.roles) {
+            (TierName::Hopper, _) => self.hopper_shape().units() as usize,
+            (TierName::Plane, _) => self.plane_shape().units() as usize,
+            (TierName::Unit, RoleSplit::None) => self.rows,
+            (TierName::Unit, RoleSplit::Softmax) => 2 * self.rows,
         }
     }
 
@@ -99,7 +104,7 @@ impl AttendBlueprint {
             // Weights up to 2^8 fit f16 with room for its largest sums of products.
             slack: match self.tier {
                 TierName::Unit => 0,
-                TierName::Hopper => 8,
+                TierName::Plane | TierName::Hopper => 8,
             },
             joined: self.tier == TierName::Hopper && self.hopper_shape().joined(),
         }
@@ -111,13 +116,39 @@ impl AttendBlueprint {
             d_v: self.d_v as u32,
             block: self.block as u32,
             consumers: self.rows as u32 / 64,
-            stages: 2,
-            ty: match self.dtype {
-                DType::F16 => "f16",
-                _ => "bf16",
-            },
+            stages: self.stages as u32,
+            ty: self.ptx_type(),
             features: self.features,
             pack: self.pack as u32,
+        }
+    }
+
+    pub(crate) fn tile_shape(&self) -> TileShape {
+        TileShape {
+            rows: self.rows as u32,
+            pack: self.pack as u32,
+            features: self.features,
+        }
+    }
+
+    pub(crate) fn plane_shape(&self) -> PlaneShape {
+        PlaneShape {
+            d: self.d as u32,
+            d_v: self.d_v as u32,
+            rows: self.rows as u32,
+            block: self.block as u32,
+            stages: self.stages as u32,
+            ahead: self.order == IssueOrder::ScoresAhead,
+            pack: self.pack as u32,
+            ty: self.ptx_type(),
+        }
+    }
+
+    /// What matrix instructions call the dtype.
+    fn ptx_type(&self) -> &'static str {
+        match self.dtype {
+            DType::F16 => "f16",
+            _ => "bf16",
         }
     }
 
@@ -142,7 +173,11 @@ impl fmt::Display for AttendBlueprint {
         if self.d_v != self.d {
             write!(f, "v{}", self.d_v)?;
         }
-        write!(f, "/q{}xkv{}/vec{}", self.rows, self.block, self.vector)?;
+        write!(f, "/q{}xkv{}", self.rows, self.block)?;
+        if self.stages > 0 {
+            write!(f, "/st{}", self.stages)?;
+        }
+        write!(f, "/vec{}", self.vector)?;
         if self.pack > 1 {
             write!(f, "/pack{}", self.pack)?;
         }

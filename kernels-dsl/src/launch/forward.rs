@@ -8,6 +8,8 @@ use cubecl::prelude::{
 use super::*;
 use crate::arch::fma::{ForwardLayoutsLaunch, ForwardSizesLaunch, attend_forward_fma};
 use crate::arch::hopper::{HopperLayoutsLaunch, attend_forward_hopper};
+use crate::arch::plane::attend_forward_plane;
+use crate::attention::TileOrderLaunch;
 use crate::error::{Error, NotAvailable};
 use crate::tile::LayoutLaunch;
 
@@ -65,13 +67,7 @@ impl ForwardCall<'_> {
         let blueprint = self.blueprint;
         let w = blueprint.vector;
         let cubes = spread("attend_forward", self.tiles().1, self.caps)?;
-        let layouts = ForwardLayoutsLaunch::new(
-            layout(q, w),
-            layout(k, w),
-            layout(v, w),
-            layout(out, w),
-            lse_layout(lse),
-        );
+        let layouts = layouts([q, k, v, out], lse, w);
         // SAFETY: every view was checked against its buffer; the kernel indexes rows below the
         // checked shape only (`BlockView::row` and `FmaCtx` clamp to the last row).
         unsafe {
@@ -103,6 +99,65 @@ impl ForwardCall<'_> {
         )
     }
 
+    pub(crate) fn plane(
+        &self,
+        [q, k, v, out]: [&Tensor<4>; 4],
+        lse: &Tensor<3>,
+    ) -> Result<(), Error> {
+        let blueprint = self.blueprint;
+        let total = self.countable("tiles of the plane tier")?;
+        let cubes = spread("attend_forward", total, self.caps)?;
+        // SAFETY: every view was checked against its buffer and for 16-byte rows; rows past the
+        // tensor are neither read nor stored.
+        unsafe {
+            attend_forward_plane::launch_unchecked(
+                self.client,
+                cubes,
+                CubeDim::new_1d(blueprint.units() as u32),
+                address(blueprint.wide),
+                buffer(q, 8),
+                buffer(k, 8),
+                buffer(v, 8),
+                buffer(out, 8),
+                BufferArg::from_raw_parts(lse.handle.clone(), lse.capacity()),
+                self.hooks.tensors(self.client),
+                layouts([q, k, v, out], lse, 8),
+                self.sizes(),
+                self.order(),
+                self.hooks.scalars(blueprint.fault),
+                self.hooks.offsets(),
+                blueprint,
+            );
+        }
+        check_launch(
+            self.client,
+            self.caps,
+            &blueprint,
+            [&out.handle, &lse.handle],
+        )
+    }
+
+    /// Tiles of the problem, which kernels that decode their order count in 32 bits.
+    fn countable(&self, limit: &'static str) -> Result<usize, NotAvailable> {
+        let total = self.tiles().1;
+        if total <= u32::MAX as usize / 2 {
+            return Ok(total);
+        }
+        Err(NotAvailable {
+            what: "attend_forward".into(),
+            device: self.caps.device.clone(),
+            limit,
+            needed: total.to_string(),
+            available: (u32::MAX / 2).to_string(),
+        })
+    }
+
+    /// The order in which tiles are taken.
+    fn order(&self) -> TileOrderLaunch {
+        let all = self.lanes();
+        TileOrderLaunch::new(self.lanes_in_flight().min(all) as u32, all as u32)
+    }
+
     /// (batch, head) pairs, or heads of a list, whose tiles are taken together. Without a right
     /// edge one key head's tiles walk the same blocks in step, and the fewer there are at a time
     /// the better. Under one they start at different blocks: as many key heads as fit into 32 MB
@@ -124,20 +179,8 @@ impl ForwardCall<'_> {
         lse: &Tensor<3>,
     ) -> Result<(), Error> {
         let blueprint = self.blueprint;
-        let total = self.tiles().1;
-        if total > u32::MAX as usize / 2 {
-            return Err(NotAvailable {
-                what: "attend_forward".into(),
-                device: self.caps.device.clone(),
-                limit: "tiles of the hopper tier",
-                needed: total.to_string(),
-                available: (u32::MAX / 2).to_string(),
-            }
-            .into());
-        }
+        let total = self.countable("tiles of the hopper tier")?;
         let cubes = total.min(self.caps.multiprocessors.unwrap_or(132) as usize);
-        let all_lanes = self.lanes();
-        let lanes = self.lanes_in_flight().min(all_lanes);
         // SAFETY: every view was checked against its buffer and for TMA; rows past the tensor
         // arrive as zeros and are not stored. The tickets belong to the client's stream, on
         // which launches follow one another.
@@ -154,12 +197,7 @@ impl ForwardCall<'_> {
                 BufferArg::from_raw_parts(lse.handle.clone(), lse.capacity()),
                 BufferArg::from_raw_parts(tickets(self.client), 1),
                 self.hooks.tensors(self.client),
-                HopperLayoutsLaunch::new(
-                    layout(out, 8),
-                    lse_layout(lse),
-                    lanes as u32,
-                    all_lanes as u32,
-                ),
+                HopperLayoutsLaunch::new(layout(out, 8), lse_layout(lse), self.order()),
                 self.sizes(),
                 self.hooks.scalars(blueprint.fault),
                 self.hooks.offsets(),
@@ -174,6 +212,16 @@ impl ForwardCall<'_> {
             [&out.handle, &lse.handle],
         )
     }
+}
+
+fn layouts([q, k, v, out]: [&Tensor<4>; 4], lse: &Tensor<3>, w: usize) -> ForwardLayoutsLaunch {
+    ForwardLayoutsLaunch::new(
+        layout(q, w),
+        layout(k, w),
+        layout(v, w),
+        layout(out, w),
+        lse_layout(lse),
+    )
 }
 
 fn lse_layout(lse: &Tensor<3>) -> LayoutLaunch {

@@ -66,6 +66,8 @@ pub struct AttendKey {
     pub group: usize,
     /// Elements that may be loaded at once.
     pub vector: usize,
+    /// Rows of q, k, v and out consist of aligned chunks of 16 bytes.
+    pub chunks: bool,
     /// q, k, v can be addressed by the Tensor Memory Accelerator, and out 16 bytes at a time.
     pub tma: bool,
     /// The scale on raw scores is positive.
@@ -112,11 +114,16 @@ pub fn select_attend(
     let wide = check_reach(key.op.name(), reach, caps)?;
     match policy.tier {
         Some(TierName::Unit) => select_unit(key, caps, policy, wide),
+        Some(TierName::Plane) => select_plane(key, caps, policy, wide),
         Some(TierName::Hopper) => select_hopper(key, caps, policy, wide),
         None => {
             // Role splits and faults belong to the unit tier.
             let plain = policy.roles.is_none() && policy.fault.is_none();
-            match plain.then(|| select_hopper(key, caps, policy, wide)) {
+            let fastest = || {
+                select_hopper(key, caps, policy, wide)
+                    .or_else(|_| select_plane(key, caps, policy, wide))
+            };
+            match plain.then(fastest) {
                 Some(Ok(blueprint)) => Ok(blueprint),
                 _ => select_unit(key, caps, policy, wide),
             }
@@ -181,6 +188,7 @@ fn select_unit(
         rows,
         pack,
         block,
+        stages: 0,
         vector: key.vector.min(caps.vector).max(1),
         wide,
         // Beyond |logit| = 2^30 a folded weight may exceed 1; the unit tier is exact at any size.
@@ -212,6 +220,145 @@ fn select_unit(
     Ok(blueprint)
 }
 
+/// What every tier on matrix units takes: 16-bit forward, heads of a multiple of 8 up to 256.
+/// `limits` are the tier's words for direction, dtypes, d and d_v.
+fn check_matrix(
+    key: &AttendKey,
+    caps: &Caps,
+    limits: [&'static str; 4],
+) -> Result<(), NotAvailable> {
+    let [direction, dtypes, d, d_v] = limits;
+    if key.op == AttendOp::Backward {
+        return Err(lacks(key, caps, direction, "backward", "forward"));
+    }
+    if key.dtype == DType::F32 {
+        return Err(lacks(key, caps, dtypes, key.dtype, "f16, bf16"));
+    }
+    for (limit, d) in [(d, key.d), (d_v, key.d_v)] {
+        if d == 0 || d > 256 || !d.is_multiple_of(8) {
+            return Err(lacks(key, caps, limit, d, "multiples of 8 up to 256"));
+        }
+    }
+    Ok(())
+}
+
+/// The plane tier: 16-bit forward on sm_80 and up with rows of 16-byte chunks.
+fn select_plane(
+    key: &AttendKey,
+    caps: &Caps,
+    policy: &Policy,
+    wide: bool,
+) -> Result<AttendBlueprint, NotAvailable> {
+    let no = |limit, needed: &dyn std::fmt::Display, available: &dyn std::fmt::Display| {
+        Err(lacks(key, caps, limit, needed, available))
+    };
+    match caps.sm {
+        Some(80..) => {}
+        Some(sm) => return no("compute capability", &"80 or more", &sm),
+        None => return no("compute capability", &"80 or more", &"none"),
+    }
+    check_matrix(
+        key,
+        caps,
+        [
+            "plane tier",
+            "plane tier's dtypes",
+            "d of the plane tier",
+            "d_v of the plane tier",
+        ],
+    )?;
+    if !key.chunks {
+        return no(
+            "cp.async addressing",
+            &"16-byte strides and start",
+            &"other strides",
+        );
+    }
+    let tile = |packed| policy.tile.unwrap_or_else(|| plane_tile(key, caps, packed));
+    let pack = packed_heads(key, tile(false).0, policy);
+    let (rows, block) = tile(pack > 1);
+    if !matches!(rows, 64 | 128 | 256) || block == 0 || block > 256 || !block.is_multiple_of(16) {
+        let tile = format!("{rows}x{block}");
+        return no(
+            "plane tier's tiles",
+            &tile,
+            &"64, 128, 256 rows x multiples of 16 keys",
+        );
+    }
+    check_packed_tile(key, caps, rows, pack)?;
+    let of = |stages| AttendBlueprint {
+        op: key.op,
+        tier: TierName::Plane,
+        roles: RoleSplit::None,
+        order: policy.order.unwrap_or(IssueOrder::Sequential),
+        segmented: true,
+        dtype: key.dtype,
+        d: key.d,
+        d_v: key.d_v,
+        rows,
+        pack,
+        block,
+        stages,
+        vector: 8,
+        wide,
+        folded: key.features.plain() && key.positive_scale,
+        features: key.features,
+        fault: policy.fault,
+    };
+    let bytes = |blueprint: &AttendBlueprint| blueprint.plane_shape().smem_bytes() as usize;
+    let blueprint = if policy.order == Some(IssueOrder::ScoresAhead) {
+        of(2)
+    } else {
+        // A second stage where it does not cost the second cube of a multiprocessor.
+        let two = of(2);
+        if bytes(&two) <= plane_share(&two, caps) {
+            two
+        } else {
+            of(1)
+        }
+    };
+    if bytes(&blueprint) > caps.shared_memory {
+        return no(
+            "shared memory (bytes)",
+            &bytes(&blueprint),
+            &caps.shared_memory,
+        );
+    }
+    if blueprint.units() > 256 {
+        return no("units of the plane tier", &blueprint.units(), &256);
+    }
+    Ok(blueprint)
+}
+
+/// Shared memory that a cube of the plane tier should stay within: half of a multiprocessor's
+/// where two cubes of at most 4 planes share it. Each cube costs another KB.
+fn plane_share(blueprint: &AttendBlueprint, caps: &Caps) -> usize {
+    match blueprint.units() {
+        ..=128 => (caps.shared_memory - 1024) / 2,
+        _ => caps.shared_memory,
+    }
+}
+
+/// Rows and keys of the plane tier's tile: 32 rows a plane where S, P and O of them fit into 255
+/// registers, as many keys as then remain without a spill, and two cubes a multiprocessor where
+/// shared memory has room for them. Hooks that read memory for every score, and a band with two
+/// edges that move with the lengths, want registers too, and get shorter blocks.
+fn plane_tile(key: &AttendKey, caps: &Caps, packed: bool) -> (usize, usize) {
+    let x = &key.features;
+    let reads = x.bias as u32 + x.documents as u32 + x.mask.is_some() as u32;
+    let crowded = reads + (x.band_left && x.lengths) as u32 + (packed && x.alibi) as u32;
+    let roomy = caps.shared_memory >= 128 << 10;
+    match (key.d.max(key.d_v), crowded) {
+        (..=64, 0) => (128, 64),
+        (..=64, _) => (128, 32),
+        (..=128, 0) if roomy => (128, 48),
+        (..=128, 1) if roomy => (128, 32),
+        (_, 0) => (64, 64),
+        (..=128, _) | (_, 1) => (64, 32),
+        _ => (64, 16),
+    }
+}
+
 /// The Hopper tier: 16-bit forward on sm_90 with views that TMA can address.
 fn select_hopper(
     key: &AttendKey,
@@ -227,20 +374,16 @@ fn select_hopper(
         Some(sm) => return no("compute capability", &90, &sm),
         None => return no("compute capability", &90, &"none"),
     }
-    if key.op == AttendOp::Backward {
-        return no("hopper tier", &"backward", &"forward");
-    }
-    if key.dtype == DType::F32 {
-        return no("hopper tier's dtypes", &key.dtype, &"f16, bf16");
-    }
-    for (limit, d) in [
-        ("d of the hopper tier", key.d),
-        ("d_v of the hopper tier", key.d_v),
-    ] {
-        if d == 0 || d > 256 || !d.is_multiple_of(8) {
-            return no(limit, &d, &"multiples of 8 up to 256");
-        }
-    }
+    check_matrix(
+        key,
+        caps,
+        [
+            "hopper tier",
+            "hopper tier's dtypes",
+            "d of the hopper tier",
+            "d_v of the hopper tier",
+        ],
+    )?;
     if !key.tma {
         return no(
             "TMA addressing",
@@ -256,7 +399,7 @@ fn select_hopper(
         );
     }
     let tile = |packed| policy.tile.unwrap_or_else(|| hopper_tile(key, packed));
-    let pack = hopper_pack(key, tile(false).0, policy);
+    let pack = packed_heads(key, tile(false).0, policy);
     let (rows, block) = tile(pack > 1);
     if !matches!(rows, 64 | 128 | 192) || block == 0 || block > 256 || !block.is_multiple_of(16) {
         let tile = format!("{rows}x{block}");
@@ -266,10 +409,7 @@ fn select_hopper(
             &"64, 128, 192 rows x multiples of 16 keys",
         );
     }
-    if pack > 1 && !rows.is_multiple_of(pack) {
-        return no("rows of a tile that packed heads divide", &pack, &rows);
-    }
-    check_packed_rows(key, caps, pack)?;
+    check_packed_tile(key, caps, rows, pack)?;
     let blueprint = AttendBlueprint {
         op: key.op,
         tier: TierName::Hopper,
@@ -282,6 +422,7 @@ fn select_hopper(
         rows,
         pack,
         block,
+        stages: 2,
         vector: 8,
         wide,
         folded: key.features.plain() && key.positive_scale,
@@ -322,7 +463,7 @@ fn hopper_tile(key: &AttendKey, packed: bool) -> (usize, usize) {
 
 /// Query heads in a tile: those of a group where that takes a tenth fewer tiles, since few queries
 /// leave most rows of a tile empty and K and V are then read once for the whole group.
-fn hopper_pack(key: &AttendKey, rows: usize, policy: &Policy) -> usize {
+fn packed_heads(key: &AttendKey, rows: usize, policy: &Policy) -> usize {
     let apart = key.s_q.div_ceil(rows).saturating_mul(key.group);
     let together = key.s_q.saturating_mul(key.group).div_ceil(rows);
     let pays = rows.is_multiple_of(key.group.max(1)) && 10 * together <= 9 * apart;
@@ -330,6 +471,20 @@ fn hopper_pack(key: &AttendKey, rows: usize, policy: &Policy) -> usize {
         true => key.group.max(1),
         false => 1,
     }
+}
+
+/// Packed heads divide the rows of a matrix unit's tile.
+fn check_packed_tile(
+    key: &AttendKey,
+    caps: &Caps,
+    rows: usize,
+    pack: usize,
+) -> Result<(), NotAvailable> {
+    if pack > 1 && !rows.is_multiple_of(pack) {
+        let limit = "rows of a tile that packed heads divide";
+        return Err(lacks(key, caps, limit, pack, rows));
+    }
+    check_packed_rows(key, caps, pack)
 }
 
 /// Rows count queries times packed heads in 32 bits.

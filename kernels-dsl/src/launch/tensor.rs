@@ -235,13 +235,19 @@ impl Tensor<3> {
 }
 
 impl Tensor<4> {
-    /// Whether the Tensor Memory Accelerator can address the view: 16-byte steps along every
-    /// axis longer than 1, none of them a broadcast, and a 16-byte-aligned start.
-    pub(crate) fn tma(&self) -> bool {
+    /// Whether every row consists of aligned chunks of 16 bytes: so do the last axis, the strides
+    /// of axes longer than 1, and the start.
+    pub(crate) fn chunks(&self) -> bool {
         let fits = |elements: usize| (elements * self.dtype.size()).is_multiple_of(16);
         fits(self.offset)
-            && (self.handle.offset_start.unwrap_or(0)).is_multiple_of(16)
-            && (0..3).all(|a| self.shape[a] <= 1 || (self.strides[a] > 0 && fits(self.strides[a])))
+            && fits(self.shape[3])
+            && self.handle.offset_start.unwrap_or(0).is_multiple_of(16)
+            && (0..3).all(|a| self.shape[a] <= 1 || fits(self.strides[a]))
+    }
+
+    /// Whether the Tensor Memory Accelerator can address the view: in chunks, no axis a broadcast.
+    pub(crate) fn tma(&self) -> bool {
+        self.chunks() && (0..3).all(|a| self.shape[a] <= 1 || self.strides[a] > 0)
     }
 }
 

@@ -20,6 +20,7 @@ fn key(dtype: DType, d: usize) -> AttendKey {
         group: 1,
         vector: 4,
         tma: true,
+        chunks: true,
         positive_scale: true,
         reach: 1 << 20,
         features: LogitFeatures::default(),
@@ -102,6 +103,7 @@ fn a_tuned_call_gives_what_its_blueprint_gives() {
         features,
         s_q: 33,
         tma: false,
+        chunks: false,
         ..key(DType::F32, 16)
     };
     let possible = candidates(&asked, &caps, &Policy::default()).unwrap();

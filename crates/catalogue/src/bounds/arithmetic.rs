@@ -23,7 +23,7 @@ impl Arithmetic {
     pub(crate) fn of(problem: &Problem) -> Self {
         match problem.tier() {
             TierName::Unit => Arithmetic::Fma,
-            TierName::Hopper => Arithmetic::Matrix(problem.dtype),
+            TierName::Plane | TierName::Hopper => Arithmetic::Matrix(problem.dtype),
         }
     }
 

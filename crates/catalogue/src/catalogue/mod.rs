@@ -2,7 +2,7 @@
 
 mod attention;
 mod backward;
-mod hopper;
+mod matrix;
 mod models;
 mod packed;
 mod packed_heads;
@@ -22,7 +22,7 @@ pub fn problems() -> Vec<Problem> {
         attention::logits(),
         attention::values(),
         attention::schedules(),
-        hopper::entries(),
+        matrix::entries(),
         varlen::entries(),
         packed_heads::entries(),
         backward::entries(),

@@ -8,7 +8,7 @@ use super::Entry;
 use crate::problem::{Attend, Memory, Task, Values};
 
 const D: (usize, usize) = (16, 16);
-const HOPPER_D: (usize, usize) = (64, 64);
+const MATRIX_D: (usize, usize) = (64, 64);
 
 fn entry(
     feature: &'static str,
@@ -29,13 +29,37 @@ fn unit(detail: impl Into<String>, attend: Attend) -> Entry {
     entry("packed_heads", detail, attend, policy)
 }
 
-fn hopper(detail: impl Into<String>, attend: Attend) -> Entry {
-    let policy = Policy {
-        tier: Some(TierName::Hopper),
-        pack: Some(true),
-        ..attend.policy
-    };
-    entry("hopper_packed_heads", detail, attend, policy).dtypes(&[DType::BF16])
+/// A tier of matrix units, the feature of its problems, and heads (h_q, h_kv) whose groups divide the
+/// rows of its tile for d = 64.
+#[derive(Clone, Copy)]
+struct On {
+    tier: TierName,
+    feature: &'static str,
+    heads: (usize, usize),
+}
+
+/// 192 rows.
+const HOPPER: On = On {
+    tier: TierName::Hopper,
+    feature: "hopper_packed_heads",
+    heads: (6, 2),
+};
+/// 128 rows.
+const PLANE: On = On {
+    tier: TierName::Plane,
+    feature: "plane_packed_heads",
+    heads: (8, 2),
+};
+
+impl On {
+    fn bf16(self, detail: impl Into<String>, attend: Attend) -> Entry {
+        let policy = Policy {
+            tier: Some(self.tier),
+            pack: Some(true),
+            ..attend.policy
+        };
+        entry(self.feature, detail, attend, policy).dtypes(&[DType::BF16])
+    }
 }
 
 pub(super) fn entries() -> Vec<Entry> {
@@ -60,7 +84,8 @@ pub(super) fn entries() -> Vec<Entry> {
     for (detail, attend) in packed(Attend::packed(&varlen, (2, 1), (6, 2), D)) {
         entries.push(unit(detail, attend).values(Values::HiddenNan));
     }
-    entries.extend(on_hopper());
+    entries.extend(on_matrix_units(HOPPER));
+    entries.extend(on_matrix_units(PLANE));
     entries
 }
 
@@ -118,15 +143,15 @@ fn packed(varlen: Attend) -> Vec<(&'static str, Attend)> {
     vec![("varlen", varlen), ("varlen_causal_alibi", causal)]
 }
 
-/// Groups that divide the Hopper tier's rows: 192 for d = 64, 128 for d = 128.
-fn on_hopper() -> Vec<Entry> {
+/// Groups that divide the tile's rows.
+fn on_matrix_units(on: On) -> Vec<Entry> {
     let mut entries = Vec::new();
     let both = [DType::F16, DType::BF16];
     for (h_q, h_kv, s_q, s_kv) in [
         (4, 2, 1, 130),
         (4, 2, 97, 257),
-        (6, 2, 64, 129),
-        (6, 2, 65, 128),
+        (on.heads.0, on.heads.1, 64, 129),
+        (on.heads.0, on.heads.1, 65, 128),
         (16, 2, 1, 700),
         (16, 2, 24, 300),
         (16, 2, 25, 300),
@@ -134,38 +159,38 @@ fn on_hopper() -> Vec<Entry> {
         (4, 1, 7, 0),
     ] {
         let detail = format!("h{h_q}on{h_kv}_q{s_q}xkv{s_kv}");
-        let attend = Attend::plain(2, (h_q, h_kv), (s_q, s_kv), HOPPER_D);
-        entries.push(hopper(detail, attend).values(Values::IndexV).dtypes(&both));
+        let attend = Attend::plain(2, (h_q, h_kv), (s_q, s_kv), MATRIX_D);
+        entries.push(on.bf16(detail, attend).values(Values::IndexV).dtypes(&both));
     }
     for d in [(128, 128), (192, 128), (256, 256)] {
         let attend = Attend {
             causal: true,
             ..Attend::plain(2, (8, 2), (45, 300), d)
         };
-        entries.push(hopper(format!("causal_d{}v{}", d.0, d.1), attend));
+        entries.push(on.bf16(format!("causal_d{}v{}", d.0, d.1), attend));
     }
     let memory = |detail, memory| {
-        let attend = Attend::plain(2, (8, 2), (45, 150), HOPPER_D);
-        hopper(detail, attend).memory(memory)
+        let attend = Attend::plain(2, (8, 2), (45, 150), MATRIX_D);
+        on.bf16(detail, attend).memory(memory)
     };
     entries.push(memory("dense", Memory::Dense));
     entries.push(memory("bshd", Memory::HeadsInside));
     entries.push(memory("pad8", Memory::PaddedRows(8)));
-    // Hooks that read memory for every score have tiles of 128 rows.
-    for (detail, attend) in hooks(Attend::plain(2, (8, 2), (97, 300), HOPPER_D)) {
-        entries.push(hopper(detail, attend));
+    // Hooks that read memory for every score may have tiles of fewer rows.
+    for (detail, attend) in hooks(Attend::plain(2, (8, 2), (97, 300), MATRIX_D)) {
+        entries.push(on.bf16(detail, attend));
     }
     let varlen = [(5, 9), (0, 130), (97, 300), (1, 0), (64, 129), (200, 128)];
-    for (detail, attend) in packed(Attend::packed(&varlen, (2, 1), (6, 2), HOPPER_D)) {
-        entries.push(hopper(detail, attend).values(Values::HiddenNan));
+    for (detail, attend) in packed(Attend::packed(&varlen, (2, 1), on.heads, MATRIX_D)) {
+        entries.push(on.bf16(detail, attend).values(Values::HiddenNan));
     }
     // Where selection packs by itself.
-    let free = Attend::plain(2, (16, 2), (1, 300), HOPPER_D);
+    let free = Attend::plain(2, (16, 2), (1, 300), MATRIX_D);
     let policy = Policy {
-        tier: Some(TierName::Hopper),
+        tier: Some(on.tier),
         ..Policy::default()
     };
-    let chosen = entry("hopper_packed_heads", "chosen", free, policy);
+    let chosen = entry(on.feature, "chosen", free, policy);
     entries.push(chosen.dtypes(&[DType::BF16]));
     entries
 }

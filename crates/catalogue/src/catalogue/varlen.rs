@@ -1,4 +1,4 @@
-//! Packed sequences, on the unit tier and on the Hopper tier.
+//! Packed sequences, on every tier.
 //!
 //! Keys of a sequence without queries are seen by nobody and hold NaN: a neighbour that reads one of
 //! them shows. Rows past the last sequence give 0 and -inf, and NaN in their q must not matter.
@@ -9,7 +9,7 @@ use super::Entry;
 use crate::problem::{Attend, Memory, Task, Values};
 
 const D: (usize, usize) = (16, 16);
-const HOPPER_D: (usize, usize) = (64, 64);
+const MATRIX_D: (usize, usize) = (64, 64);
 
 /// Odd lengths with empty ones before, between and behind them.
 const MIXED: [(usize, usize); 9] = [
@@ -24,8 +24,9 @@ const MIXED: [(usize, usize); 9] = [
     (0, 7),
 ];
 
-/// The same around the edges of the Hopper tier's tiles of 192 rows by 128 keys.
-const HOPPER_MIXED: [(usize, usize); 9] = [
+/// The same around the edges of the tiles of matrix units: 192 rows by 128 keys on the Hopper tier,
+/// 128 by 64 on the plane tier.
+const MATRIX_MIXED: [(usize, usize); 9] = [
     (0, 130),
     (200, 300),
     (0, 0),
@@ -47,18 +48,28 @@ fn unit(detail: impl Into<String>, attend: Attend) -> Entry {
     entry("varlen", detail, attend)
 }
 
-fn hopper(detail: impl Into<String>, attend: Attend) -> Entry {
+/// On a tier of matrix units, which has the feature of that name.
+fn on(
+    (tier, feature): (TierName, &'static str),
+    detail: impl Into<String>,
+    attend: Attend,
+) -> Entry {
     let policy = Policy {
-        tier: Some(TierName::Hopper),
+        tier: Some(tier),
         ..attend.policy
     };
-    entry("hopper_varlen", detail, Attend { policy, ..attend }).dtypes(&[DType::BF16])
+    entry(feature, detail, Attend { policy, ..attend }).dtypes(&[DType::BF16])
 }
 
 pub(super) fn entries() -> Vec<Entry> {
     let mut entries = lengths();
     entries.extend(hooks());
-    entries.extend(on_hopper());
+    for tier in [
+        (TierName::Hopper, "hopper_varlen"),
+        (TierName::Plane, "plane_varlen"),
+    ] {
+        entries.extend(on_matrix_units(tier));
+    }
     entries
 }
 
@@ -124,9 +135,9 @@ fn hooks() -> Vec<Entry> {
     entries
 }
 
-/// The Hopper tier: a V row that some query of the sequence sees holds no NaN.
-fn on_hopper() -> Vec<Entry> {
-    let packed = || Attend::packed(&HOPPER_MIXED, (3, 4), (4, 2), HOPPER_D);
+/// Matrix units: a V row that some query of the sequence sees holds no NaN.
+fn on_matrix_units(tier: (TierName, &'static str)) -> Vec<Entry> {
+    let packed = || Attend::packed(&MATRIX_MIXED, (3, 4), (4, 2), MATRIX_D);
     let causal = |attend| Attend {
         causal: true,
         ..attend
@@ -153,23 +164,23 @@ fn on_hopper() -> Vec<Entry> {
             (q, [150, 0, 1, 129, 260, 37, 128][i * 5 % 7])
         })
         .collect();
-    let many = || Attend::packed(&many, (0, 0), (6, 2), HOPPER_D);
-    let wide = |d| Attend::packed(&HOPPER_MIXED, (0, 0), (2, 1), d);
+    let many = || Attend::packed(&many, (0, 0), (6, 2), MATRIX_D);
+    let wide = |d| Attend::packed(&MATRIX_MIXED, (0, 0), (2, 1), d);
     let seen = |entry: Entry| entry.values(Values::Normal);
     let both = [DType::F16, DType::BF16];
     vec![
-        hopper("mixed", packed()).dtypes(&both),
-        hopper("causal", causal(packed())).dtypes(&both),
-        seen(hopper("causal_top_left", top_left)),
-        seen(hopper("window", window)),
-        hopper("softcap_alibi_window", all).values(Values::Normal),
-        hopper("many_tiles", many()),
-        hopper("many_tiles_causal", causal(many())),
-        hopper("d128", wide((128, 128))),
-        hopper("d128_causal", causal(wide((128, 128)))).values(Values::IndexV),
-        hopper("d192v128_causal", causal(wide((192, 128)))),
-        hopper("d256", wide((256, 256))),
-        hopper("tokens", packed()).memory(Memory::HeadsInside),
-        hopper("none", Attend::packed(&[], (70, 0), (4, 2), HOPPER_D)),
+        on(tier, "mixed", packed()).dtypes(&both),
+        on(tier, "causal", causal(packed())).dtypes(&both),
+        seen(on(tier, "causal_top_left", top_left)),
+        seen(on(tier, "window", window)),
+        on(tier, "softcap_alibi_window", all).values(Values::Normal),
+        on(tier, "many_tiles", many()),
+        on(tier, "many_tiles_causal", causal(many())),
+        on(tier, "d128", wide((128, 128))),
+        on(tier, "d128_causal", causal(wide((128, 128)))).values(Values::IndexV),
+        on(tier, "d192v128_causal", causal(wide((192, 128)))),
+        on(tier, "d256", wide((256, 256))),
+        on(tier, "tokens", packed()).memory(Memory::HeadsInside),
+        on(tier, "none", Attend::packed(&[], (70, 0), (4, 2), MATRIX_D)),
     ]
 }

@@ -12,10 +12,11 @@ use flashcube_kernels::arch::fma::{
     attend_backward_fma, attend_delta_fma, attend_forward_fma,
 };
 use flashcube_kernels::arch::hopper::{HopperLayoutsCompilationArg, attend_forward_hopper};
+use flashcube_kernels::arch::plane::attend_forward_plane;
 use flashcube_kernels::attention::{
     LogitFeatures, LogitScalarsCompilationArg, LogitTensorsCompilationArg,
     MergeLayoutsCompilationArg, RowLayoutCompilationArg, Side, TableOffsetsCompilationArg,
-    merge_partials_fma,
+    TileOrderCompilationArg, merge_partials_fma,
 };
 use flashcube_kernels::quant::{
     PackSizesCompilationArg, dequantize_int4_fma, hadamard_transform_fma,
@@ -41,6 +42,7 @@ impl Blueprint {
         match *self {
             Blueprint::AttendForward(blueprint) => match blueprint.tier {
                 TierName::Unit => forward_unit(blueprint, device),
+                TierName::Plane => forward_plane(blueprint, device),
                 TierName::Hopper => forward_hopper(blueprint, device),
             },
             Blueprint::AttendBackward(blueprint, side) => attend_backward(blueprint, side, device),
@@ -63,19 +65,33 @@ fn forward_unit(blueprint: AttendBlueprint, (properties, target): Device) -> Box
         buffer(),
         buffer(),
         logit_tensors(blueprint.features),
-        ForwardLayoutsCompilationArg {
-            q: layout(),
-            k: layout(),
-            v: layout(),
-            out: layout(),
-            lse: layout(),
-        },
+        forward_layouts(),
         forward_sizes(),
         logit_scalars(),
         table_offsets(),
         blueprint.vector,
         blueprint,
         elem(blueprint.dtype),
+    ))
+}
+
+fn forward_plane(blueprint: AttendBlueprint, (properties, target): Device) -> Box<dyn CubeKernel> {
+    Box::new(attend_forward_plane::AttendForwardPlane::new(
+        launch_settings(blueprint.units(), blueprint.wide),
+        properties,
+        target,
+        buffer(),
+        buffer(),
+        buffer(),
+        buffer(),
+        buffer(),
+        logit_tensors(blueprint.features),
+        forward_layouts(),
+        forward_sizes(),
+        tile_order(),
+        logit_scalars(),
+        table_offsets(),
+        blueprint,
     ))
 }
 
@@ -94,8 +110,7 @@ fn forward_hopper(blueprint: AttendBlueprint, (properties, target): Device) -> B
         HopperLayoutsCompilationArg {
             out: layout(),
             lse: layout(),
-            lanes: (),
-            all_lanes: (),
+            order: tile_order(),
         },
         forward_sizes(),
         logit_scalars(),
@@ -276,6 +291,23 @@ fn forward_sizes() -> ForwardSizesCompilationArg {
         s_kv: (),
         tiles: (),
         total: (),
+    }
+}
+
+fn forward_layouts() -> ForwardLayoutsCompilationArg {
+    ForwardLayoutsCompilationArg {
+        q: layout(),
+        k: layout(),
+        v: layout(),
+        out: layout(),
+        lse: layout(),
+    }
+}
+
+fn tile_order() -> TileOrderCompilationArg {
+    TileOrderCompilationArg {
+        lanes: (),
+        all_lanes: (),
     }
 }
 

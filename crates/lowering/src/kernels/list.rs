@@ -52,14 +52,17 @@ fn attend_forward(all: &mut Vec<ListedKernel>) {
                 add(suffix, problem);
                 if dtype != DType::F32 {
                     // Where the best tier is another one.
-                    let policy = Policy {
-                        tier: Some(TierName::Unit),
-                        ..Policy::default()
-                    };
-                    let suffix = format!("{suffix}_unit");
-                    add(&suffix, AttendProblem { policy, ..problem });
+                    for tier in [TierName::Unit, TierName::Plane] {
+                        add(&format!("{suffix}_{tier}"), on(tier, problem));
+                    }
                 }
             }
+        }
+    }
+    for (d, d_v) in [(40, 40), (96, 96), (192, 128), (256, 256)] {
+        for (suffix, features) in feature_sets() {
+            let problem = attention(DType::BF16, d, d_v, features);
+            add(&format!("{suffix}_plane"), on(TierName::Plane, problem));
         }
     }
     let [_, (_, causal), _] = feature_sets();
@@ -109,10 +112,9 @@ fn attend_forward(all: &mut Vec<ListedKernel>) {
     };
     for d in [64, 128] {
         add("_varlen", attention(DType::BF16, d, d, varlen));
-        add(
-            "_varlen_causal",
-            attention(DType::BF16, d, d, varlen_causal),
-        );
+        let causal = attention(DType::BF16, d, d, varlen_causal);
+        add("_varlen_causal", causal);
+        add("_varlen_causal_plane", on(TierName::Plane, causal));
     }
     // Heads of a group in the rows of one tile.
     let packed = |group, problem| AttendProblem {
@@ -134,10 +136,12 @@ fn attend_forward(all: &mut Vec<ListedKernel>) {
         ("_pack3_varlen_causal", 3, 64, varlen_causal),
         ("_pack8_hooks", 8, 64, hooks),
     ] {
-        add(
-            suffix,
-            packed(group, attention(DType::BF16, d, d, features)),
-        );
+        let problem = packed(group, attention(DType::BF16, d, d, features));
+        add(suffix, problem);
+        if group != 3 {
+            // 3 heads divide no tile of the plane tier.
+            add(&format!("{suffix}_plane"), on(TierName::Plane, problem));
+        }
     }
     add("_causal", attention(DType::F16, 192, 128, causal));
     // One hook that reads memory for every score.
@@ -164,6 +168,15 @@ fn attend_forward(all: &mut Vec<ListedKernel>) {
             add(suffix, AttendProblem { policy, ..problem });
         }
     }
+}
+
+/// The problem on that tier.
+fn on(tier: TierName, problem: AttendProblem) -> AttendProblem {
+    let policy = Policy {
+        tier: Some(tier),
+        ..problem.policy
+    };
+    AttendProblem { policy, ..problem }
 }
 
 fn attend_backward(all: &mut Vec<ListedKernel>) {

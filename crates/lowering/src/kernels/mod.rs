@@ -132,6 +132,9 @@ impl Blueprint {
             Blueprint::AttendForward(blueprint) if blueprint.tier == TierName::Hopper => {
                 &["HGMMA", "UTMALDG", "MUFU.EX2", "SYNCS"]
             }
+            Blueprint::AttendForward(blueprint) if blueprint.tier == TierName::Plane => {
+                &["HMMA", "LDSM", "LDGSTS", "MUFU.EX2"]
+            }
             Blueprint::AttendForward(_)
             | Blueprint::AttendBackward(..)
             | Blueprint::AttendDelta { .. }

@@ -109,6 +109,7 @@ impl AttendProblem {
             s_q: LONG,
             group: self.group,
             vector: widest_vector(&[self.d, self.d_v]),
+            chunks: true,
             tma: true,
             positive_scale: true,
             reach: 1,

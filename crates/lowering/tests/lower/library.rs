@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeSet, ops::RangeInclusive};
 
+use flashcube_kernels::AttendBlueprint;
 use flashcube_lowering::{
     Arch, Blueprint, Cache, ListedKernel, Lowering, LoweringError, Report, Sass, Toolkit,
     find_kernel, kernels,
@@ -36,10 +37,20 @@ pub(crate) const WITH_TOOLKIT: &[Named] = &[
     ("every_listed_kernel_on_sm_100a", || {
         every_kernel_on(Arch::Sm100a)
     }),
+    ("every_plane_kernel_on_sm_89", || {
+        every_plane_kernel_on(Arch::Sm89)
+    }),
+    ("every_plane_kernel_on_sm_120a", || {
+        every_plane_kernel_on(Arch::Sm120a)
+    }),
     ("one_kernel_of_each_kind_on_every_arch", one_of_each_kind),
     (
         "hopper_masks_only_the_blocks_that_hide_keys",
         hopper_interior_is_maskless,
+    ),
+    (
+        "plane_masks_only_the_blocks_that_hide_keys",
+        plane_interior_is_maskless,
     ),
 ];
 
@@ -47,8 +58,9 @@ fn names_are_unique() {
     let all = kernels();
     let names: BTreeSet<_> = all.iter().map(|kernel| &kernel.name).collect();
     assert_eq!(names.len(), all.len());
-    // Where the best tier is the unit tier, the kernels that ask for it by name double the others.
-    let forced = names.iter().filter(|name| name.ends_with("_unit")).count();
+    // Kernels that ask for a tier by name double others where that tier is the best.
+    let by_name = |name: &&&String| name.ends_with("_unit") || name.ends_with("_plane");
+    let forced = names.iter().filter(by_name).count();
     for arch in Arch::ALL {
         let blueprints: BTreeSet<_> = all
             .iter()
@@ -150,6 +162,14 @@ fn every_kernel_on(arch: Arch) {
     check(&lowering(), &kernels(), arch);
 }
 
+/// The tiles of GPUs with 99 KiB of shared memory.
+fn every_plane_kernel_on(arch: Arch) {
+    let mut some = kernels();
+    some.retain(|kernel| kernel.name.ends_with("_plane"));
+    assert!(some.len() >= 20, "{}", some.len());
+    check(&lowering(), &some, arch);
+}
+
 fn one_of_each_kind() {
     let names = [
         "attend_forward_bf16_d64_causal",
@@ -165,19 +185,41 @@ fn one_of_each_kind() {
     }
 }
 
-/// The innermost loops over key blocks of a causal kernel, shortest first: one compares coordinates
-/// for every score, the other for none.
 fn hopper_interior_is_maskless() {
+    // Both products of one block: d / 16 instructions for S, block / 16 for O.
+    let products = |b: &AttendBlueprint| (b.d + b.block) / 16;
+    // A thread holds 2 rows by block / 4 columns of scores.
+    let scores = |b: &AttendBlueprint| b.block / 2;
     for name in [
         "attend_forward_bf16_d128_causal",
         "attend_forward_bf16_d128_varlen_causal",
         "attend_forward_bf16_d128_pack4_causal",
     ] {
-        interior_is_maskless(name);
+        interior_is_maskless(name, "HGMMA", products, scores);
     }
 }
 
-fn interior_is_maskless(name: &str) {
+fn plane_interior_is_maskless() {
+    // 32 rows a plane: 2 tiles of 16 rows by 8 columns, 16 deep.
+    let products = |b: &AttendBlueprint| 2 * (b.d * b.block + b.block * b.d_v) / 128;
+    let scores = |b: &AttendBlueprint| b.block;
+    for name in [
+        "attend_forward_bf16_d128_causal_plane",
+        "attend_forward_bf16_d128_varlen_causal_plane",
+        "attend_forward_bf16_d128_pack4_causal_plane",
+    ] {
+        interior_is_maskless(name, "HMMA", products, scores);
+    }
+}
+
+/// The innermost loops over key blocks of a causal kernel, shortest first: one compares coordinates
+/// for every score, the other for none.
+fn interior_is_maskless(
+    name: &str,
+    instruction: &str,
+    products: fn(&AttendBlueprint) -> usize,
+    scores: fn(&AttendBlueprint) -> usize,
+) {
     let kernel = find_kernel(name, Arch::Sm90a).unwrap();
     let Blueprint::AttendForward(blueprint) = kernel.blueprint(Arch::Sm90a).unwrap() else {
         panic!("{name} is no forward kernel");
@@ -188,21 +230,18 @@ fn interior_is_maskless(name: &str) {
     let count = |range: &RangeInclusive<u64>, pattern: &str| {
         sass.within(range).filter(|i| i.is(pattern)).count()
     };
-    // Both products of one block: d / 16 instructions for S, block / 16 for O.
-    let products = (blueprint.d + blueprint.block) / 16;
     let mut loops = sass.loops();
-    loops.retain(|range| count(range, "HGMMA") == products);
+    loops.retain(|range| count(range, instruction) == products(&blueprint));
     loops.sort_by_key(|range| range.end() - range.start());
     let [interior, masked, ..] = &loops[..] else {
         panic!("loops over blocks: {loops:x?}");
     };
-    // A thread holds 2 rows by block / 4 columns of scores.
-    let scores = blueprint.block / 2;
+    let scores = scores(&blueprint);
     assert!(count(interior, "MUFU.EX2") >= scores);
-    // Three selects a row: the maximum that moves or not, and two for rescaling a row that saw no
-    // key. Two compares: the block, the barrier.
+    // Three selects a row, of which a thread has 2 or 4: the maximum that moves or not, and two for
+    // rescaling a row that saw no key. Two compares: the block, the barrier.
     let (selects, compares) = (count(interior, "FSEL"), count(interior, "ISETP"));
-    assert!(selects <= 6, "{selects} FSEL in the interior");
+    assert!(selects <= 12, "{selects} FSEL in the interior");
     assert!(compares <= 8, "{compares} ISETP in the interior");
     // Proof that masks would have been counted.
     let (selects, compares) = (count(masked, "FSEL"), count(masked, "ISETP"));

@@ -17,11 +17,8 @@ pub struct HopperLayouts {
     pub out: Layout,
     /// lse [b, h_q, s_q], in elements.
     pub lse: Layout,
-    /// (batch, head) pairs, or heads where tiles are listed, whose K and V share the L2 cache at a
-    /// time; their longest tiles go first.
-    pub lanes: u32,
-    /// b * h_q, or h_q where tiles are listed.
-    pub all_lanes: u32,
+    /// In which order tiles are drawn.
+    pub order: TileOrder,
 }
 
 /// `attend_forward` on the Hopper tier: persistent cubes draw their tiles from `tickets`, one u32
@@ -212,7 +209,10 @@ fn produce<NS: Size, NP: Size>(
     let mut tile = CUBE_POS as u32;
     while tile < total {
         let next = draw(tickets, total);
-        let at = tile_at(tile, inputs, layouts, sizes, blueprint);
+        let shape = comptime!(blueprint.tile_shape());
+        let at = layouts
+            .order
+            .tile(tile, sizes.h_q, sizes.tiles, inputs, shape);
         let rows = comptime!(blueprint.rows as u32);
         let block = comptime!(blueprint.block as u32);
         let range = segments(
@@ -250,38 +250,4 @@ fn draw(tickets: &mut [Atomic<u32>], total: u32) -> u32 {
         next = ticket + CUBE_COUNT as u32;
     }
     next
-}
-
-/// Tile `tile` of the order: groups of lanes that share the L2 cache; within a group, row tile by
-/// row tile, the longest first: the last rows under a mask that shortens the first ones, and
-/// whatever order the host's list has.
-#[cube]
-fn tile_at(
-    tile: u32,
-    inputs: &LogitInputs<'_>,
-    layouts: &HopperLayouts,
-    sizes: &ForwardSizes,
-    #[comptime] blueprint: AttendBlueprint,
-) -> TileCoords {
-    let features = comptime!(blueprint.features);
-    let group = tile / (layouts.lanes * sizes.tiles);
-    let within = tile % (layouts.lanes * sizes.tiles);
-    let first_lane = group * layouts.lanes;
-    let lanes = layouts.lanes.min(layouts.all_lanes - first_lane);
-    let position = within / lanes;
-    let lane = first_lane + within % lanes;
-    let pack = comptime!(blueprint.pack as u32);
-    if comptime!(features.listed()) {
-        listed_tile(inputs, position, lane * pack, features, pack)
-    } else {
-        let row_tile = if comptime!(features.band_right) {
-            sizes.tiles - 1u32 - position
-        } else {
-            position
-        };
-        let row0 = row_tile * comptime!(blueprint.rows as u32);
-        let heads = sizes.h_q / pack;
-        let (batch, head) = (lane / heads, lane % heads * pack);
-        tile_coords(inputs, batch, head, row0, features, pack)
-    }
 }

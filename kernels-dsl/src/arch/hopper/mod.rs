@@ -6,7 +6,7 @@ mod forward;
 mod kernels;
 mod loads;
 mod operands;
-mod ptx;
+pub(in crate::arch) mod ptx;
 mod slots;
 mod store;
 

@@ -7,7 +7,7 @@ use cubecl::prelude::*;
 
 /// Reads a value, so that it reaches the assembler as a register and not as a pointer.
 #[cube]
-pub(super) fn val<T: CubePrimitive>(x: T) -> T {
+pub(in crate::arch) fn val<T: CubePrimitive>(x: T) -> T {
     intrinsic!(|scope| {
         let v = x.read_value(scope);
         v.into()
@@ -16,7 +16,7 @@ pub(super) fn val<T: CubePrimitive>(x: T) -> T {
 
 /// Shared-window address of `x` [9.7.9.20 cvta].
 #[cube]
-pub(super) fn smem_addr<T: CubePrimitive>(x: &T) -> u32 {
+pub(in crate::arch) fn smem_addr<T: CubePrimitive>(x: &T) -> u32 {
     let ptr: *const T = x;
     let a: u32;
     // SAFETY: `x` lies in shared memory, so its generic address converts.
@@ -117,14 +117,14 @@ pub(super) fn named_arrive(id: u32, #[comptime] units: u32) {
 
 /// 2^x, results below the normal range flushed to 0 [9.7.3.21].
 #[cube]
-pub(super) fn ex2(x: f32) -> f32 {
+pub(in crate::arch) fn ex2(x: f32) -> f32 {
     let o: f32;
     gpu_asm!("ex2.approx.ftz.f32 {o}, {x};", o = out(_) o, x = in(_) val::<f32>(x), options(pure, nomem));
     o
 }
 
 #[cube]
-pub(super) fn shuffle_xor(x: f32, #[comptime] mask: u32) -> f32 {
+pub(in crate::arch) fn shuffle_xor(x: f32, #[comptime] mask: u32) -> f32 {
     let o: f32;
     gpu_asm!("shfl.sync.bfly.b32 {o}, {x}, {m}, 31, -1;", o = out(_) o, x = in(_) val::<f32>(x), m = const mask);
     o
@@ -148,7 +148,7 @@ pub(super) fn shuffle_xor_u32(x: u32, #[comptime] mask: u32) -> u32 {
 /// (lo, hi) -> one register of `ty` ("bf16" or "f16"). Volatile: it must not move above the wait
 /// of the product that still reads the previous P from the same registers.
 #[cube]
-pub(super) fn pack2(lo: f32, hi: f32, #[comptime] ty: &'static str) -> u32 {
+pub(in crate::arch) fn pack2(lo: f32, hi: f32, #[comptime] ty: &'static str) -> u32 {
     let o: u32;
     gpu_asm!("cvt.rn.{t}x2.f32 {o}, {h}, {l};", o = out(_) o, h = in(_) val::<f32>(hi), l = in(_) val::<f32>(lo), t = const ty);
     o
@@ -160,7 +160,7 @@ pub(super) fn pack2(lo: f32, hi: f32, #[comptime] ty: &'static str) -> u32 {
 /// `.reg .f32 <bank><n>`: an accumulator that lives across statements. Copied in and out of
 /// C++ values it would make ptxas serialise every product.
 #[cube]
-pub(super) fn bank_declare(#[comptime] n: u32) {
+pub(in crate::arch) fn bank_declare(#[comptime] n: u32) {
     gpu_asm!(".reg .f32 o_acc<{n}>;", n = const n);
 }
 
@@ -176,7 +176,7 @@ fn each(n: u32, text: impl Fn(u32) -> String) -> String {
 }
 
 #[cube]
-pub(super) fn bank_zero(#[comptime] n: u32) {
+pub(in crate::arch) fn bank_zero(#[comptime] n: u32) {
     let text = comptime!(each(n, |i| format!("mov.b32 o_acc{i}, 0;")));
     gpu_asm!("{text}", text = const text);
 }

@@ -26,13 +26,14 @@ fn cuda(device: &str, sm: u32, shared_memory: usize) -> Caps {
     }
 }
 
-pub(crate) fn gpus() -> [Caps; 6] {
+pub(crate) fn gpus() -> [Caps; 7] {
     [
         cuda("A100", 80, 163 << 10),
         cuda("RTX 4090", 89, 99 << 10),
         cuda("H100", 90, 227 << 10),
         cuda("H200", 90, 227 << 10),
         cuda("B200", 100, 227 << 10),
+        cuda("B300", 103, 227 << 10),
         cuda("RTX 5090", 120, 99 << 10),
     ]
 }
@@ -89,6 +90,7 @@ fn key(d: usize, s_q: usize) -> AttendKey {
         s_q,
         group: 1,
         vector: 4,
+        chunks: false,
         tma: false,
         positive_scale: true,
         reach: 1 << 20,
@@ -278,20 +280,25 @@ fn half_key(d: usize, d_v: usize) -> AttendKey {
     AttendKey {
         dtype: DType::BF16,
         d_v,
+        chunks: true,
         tma: true,
         ..key(d, 4096)
     }
 }
 
-fn forced_hopper() -> Policy {
+fn forced(tier: TierName) -> Policy {
     Policy {
-        tier: Some(TierName::Hopper),
+        tier: Some(tier),
         ..Policy::default()
     }
 }
 
+fn forced_hopper() -> Policy {
+    forced(TierName::Hopper)
+}
+
 #[test]
-fn hopper_gpus_run_16_bit_forward_on_the_hopper_tier() {
+fn cuda_gpus_run_16_bit_forward_on_matrix_units() {
     for caps in gpus() {
         let hopper = caps.sm == Some(90);
         for dtype in [DType::F16, DType::BF16] {
@@ -308,54 +315,157 @@ fn hopper_gpus_run_16_bit_forward_on_the_hopper_tier() {
                     ..half_key(d, d_v)
                 };
                 let blueprint = select(&wanted, &caps, Policy::default()).unwrap();
-                let tier = [TierName::Unit, TierName::Hopper][usize::from(hopper)];
+                let (tier, order) = match hopper {
+                    true => (TierName::Hopper, IssueOrder::ScoresAhead),
+                    false => (TierName::Plane, IssueOrder::Sequential),
+                };
                 assert_eq!(blueprint.tier, tier, "{}: {blueprint}", caps.device);
-                if hopper {
-                    assert_eq!(blueprint.order, IssueOrder::ScoresAhead);
-                    assert!(blueprint.units() <= caps.units_per_cube as usize);
-                    assert!(blueprint.folded, "{blueprint}");
-                }
+                assert_eq!(blueprint.order, order);
+                assert!(blueprint.units() <= caps.units_per_cube as usize);
+                assert!(blueprint.folded, "{blueprint}");
+                let plane = select(&wanted, &caps, forced(TierName::Plane)).unwrap();
+                assert_eq!(plane.tier, TierName::Plane, "{}: {plane}", caps.device);
             }
         }
     }
 }
 
 #[test]
-fn what_the_hopper_tier_cannot_do_falls_to_the_unit_tier_and_is_named_when_forced() {
+fn what_a_matrix_tier_cannot_do_falls_to_the_next_one_and_is_named_when_forced() {
     let good = half_key(64, 64);
     let h200 = &gpus()[3];
-    let cases = [
-        (
-            "hopper tier's dtypes",
-            "f32",
-            AttendKey {
-                dtype: DType::F32,
-                ..good
-            },
-        ),
-        ("d of the hopper tier", "12", half_key(12, 64)),
-        ("d_v of the hopper tier", "12", half_key(64, 12)),
-        ("d of the hopper tier", "264", half_key(264, 264)),
-        (
-            "hopper tier",
-            "backward",
-            AttendKey {
-                op: AttendOp::Backward,
-                ..good
-            },
-        ),
-        // Broadcast over the batch (stride 0), or rows that are not 16 bytes apart.
-        (
-            "TMA addressing",
-            "16-byte strides and start",
-            AttendKey { tma: false, ..good },
-        ),
-    ];
-    for (limit, needed, wanted) in cases {
+    let unit = TierName::Unit;
+    let of_both = |dtypes: AttendKey, direction: AttendKey| {
+        [
+            (
+                ["hopper tier's dtypes", "plane tier's dtypes"],
+                "f32",
+                dtypes,
+            ),
+            (["hopper tier", "plane tier"], "backward", direction),
+            (
+                ["d of the hopper tier", "d of the plane tier"],
+                "12",
+                half_key(12, 64),
+            ),
+            (
+                ["d_v of the hopper tier", "d_v of the plane tier"],
+                "12",
+                half_key(64, 12),
+            ),
+            (
+                ["d of the hopper tier", "d of the plane tier"],
+                "264",
+                half_key(264, 264),
+            ),
+        ]
+    };
+    let dtypes = AttendKey {
+        dtype: DType::F32,
+        ..good
+    };
+    let direction = AttendKey {
+        op: AttendOp::Backward,
+        ..good
+    };
+    for (limits, needed, wanted) in of_both(dtypes, direction) {
         let free = select(&wanted, h200, Policy::default()).unwrap();
-        assert_eq!(free.tier, TierName::Unit, "{limit}");
-        let (found, value, _) = limit_of(select(&wanted, h200, forced_hopper()));
-        assert_eq!((found, value.as_str()), (limit, needed));
+        assert_eq!(free.tier, unit, "{limits:?}");
+        for (tier, limit) in [TierName::Hopper, TierName::Plane].into_iter().zip(limits) {
+            let (found, value, _) = limit_of(select(&wanted, h200, forced(tier)));
+            assert_eq!((found, value.as_str()), (limit, needed));
+        }
+    }
+    // A broadcast over the batch (stride 0) is beyond TMA alone, rows that are not 16 bytes apart
+    // beyond cp.async as well.
+    let broadcast = AttendKey { tma: false, ..good };
+    let crooked = AttendKey {
+        chunks: false,
+        ..broadcast
+    };
+    for (wanted, next, tier, limit) in [
+        (
+            broadcast,
+            TierName::Plane,
+            TierName::Hopper,
+            "TMA addressing",
+        ),
+        (crooked, unit, TierName::Plane, "cp.async addressing"),
+    ] {
+        let free = select(&wanted, h200, Policy::default()).unwrap();
+        assert_eq!(free.tier, next, "{limit}");
+        let (found, value, _) = limit_of(select(&wanted, h200, forced(tier)));
+        assert_eq!(
+            (found, value.as_str()),
+            (limit, "16-byte strides and start")
+        );
+    }
+}
+
+#[test]
+fn the_plane_tier_needs_compute_capability_8() {
+    let turing = cuda("RTX 2080 Ti", 75, 64 << 10);
+    for caps in [turing, cpu(2), lavapipe(), apple()] {
+        let wanted = AttendKey {
+            dtype: DType::F16,
+            ..half_key(64, 64)
+        };
+        let refused = select(&wanted, &caps, forced(TierName::Plane));
+        let (limit, needed, available) = limit_of(refused);
+        let have = caps.sm.map_or("none".into(), |sm| sm.to_string());
+        assert_eq!(
+            (limit, needed, available),
+            ("compute capability", "80 or more".into(), have)
+        );
+        let free = select(&wanted, &caps, Policy::default()).unwrap();
+        assert_eq!(free.tier, TierName::Unit);
+    }
+}
+
+#[test]
+fn plane_tiles_follow_the_head_dimension_and_shared_memory() {
+    let [a100, rtx_4090, .., h200, b200, b300, rtx_5090] = gpus();
+    let tile = |caps: &Caps, d| {
+        let blueprint = select(&half_key(d, d), caps, forced(TierName::Plane)).unwrap();
+        assert!(blueprint.units() <= 256, "{blueprint}");
+        (blueprint.rows, blueprint.block, blueprint.stages)
+    };
+    for caps in [&a100, &h200, &b200, &b300] {
+        assert_eq!(tile(caps, 64), (128, 64, 2));
+        assert_eq!(tile(caps, 128), (128, 48, 2));
+        assert_eq!(tile(caps, 256), (64, 64, 1));
+    }
+    for caps in [&rtx_4090, &rtx_5090] {
+        assert_eq!(tile(caps, 64), (128, 64, 2));
+        assert_eq!(tile(caps, 128), (64, 64, 1));
+        assert_eq!(tile(caps, 256), (64, 64, 1));
+    }
+    // Hooks that read memory for every score get shorter blocks.
+    let mut features = LogitFeatures {
+        bias: true,
+        ..LogitFeatures::default()
+    };
+    for tile in [(128, 32), (64, 32)] {
+        let wanted = AttendKey {
+            features,
+            ..half_key(128, 128)
+        };
+        let blueprint = select(&wanted, &h200, forced(TierName::Plane)).unwrap();
+        assert_eq!((blueprint.rows, blueprint.block), tile);
+        features.documents = true;
+    }
+    for (tile, limit) in [
+        ((96, 64), "plane tier's tiles"),
+        ((192, 64), "plane tier's tiles"),
+        ((128, 24), "plane tier's tiles"),
+        ((128, 256), "shared memory (bytes)"),
+    ] {
+        let policy = Policy {
+            tile: Some(tile),
+            ..forced(TierName::Plane)
+        };
+        let refused = select(&half_key(128, 128), &rtx_4090, policy);
+        assert_eq!(limit_of(refused).0, limit, "{tile:?}");
     }
 }
 

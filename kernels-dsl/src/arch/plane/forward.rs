@@ -1,0 +1,267 @@
+//! Forward on the plane tier.
+
+use core::marker::PhantomData;
+
+use cubecl::prelude::*;
+
+use super::copies::CopySource;
+use super::store::store_rows;
+use super::{MmaFragment, MmaProbs, MmaRegs, PlaneShape, ptx};
+use crate::arch::hopper::{Bank, Binary, ptx as shared};
+use crate::attention::{Finished, Roles, Segments, Tier, TileCoords};
+use crate::tile::{InPlace, Layout, Product, ProductMode};
+
+/// Where the units of a cube find tiles and results.
+#[derive(CubeType)]
+pub struct PlaneCtx<'a> {
+    /// out, 8 elements at a time.
+    pub out: &'a mut [Vector<u32, Const<4>>],
+    /// Log-sum-exp.
+    pub lse: &'a mut [f32],
+    /// Strides of out in units of 8 elements, of lse in elements.
+    pub out_layout: &'a Layout,
+    /// See `out_layout`.
+    pub lse_layout: &'a Layout,
+    /// q, 8 elements at a time.
+    pub q: &'a [Vector<u32, Const<4>>],
+    /// Strides of q in units of 8 elements.
+    pub q_layout: &'a Layout,
+    /// Copies of K and V.
+    pub k: CopySource,
+    /// See `k`.
+    pub v: CopySource,
+    /// Shared address of the query tile.
+    pub smem: u32,
+    /// Addresses that this lane gives ldmatrix: rows of Q, 16 keys by 16 columns of K, 16 keys by
+    /// 8 columns of K, 16 keys by 16 columns of V.
+    pub q_at: u32,
+    /// See `q_at`.
+    pub k_at: u32,
+    /// See `q_at`.
+    pub k_half_at: u32,
+    /// See `q_at`.
+    pub v_at: u32,
+    /// First and last block of the tile; blocks run from the last to the first.
+    pub start: u32,
+    /// See `start`.
+    pub first: u32,
+    /// Keys of the sequence.
+    pub len_kv: u32,
+    /// -inf.
+    pub neg_inf: f32,
+    /// Comptime shape.
+    #[cube(comptime)]
+    pub shape: PlaneShape,
+}
+
+#[cube]
+impl<'a> PlaneCtx<'a> {
+    /// First row of the tile that this plane works on.
+    pub(super) fn plane_row(&self) -> u32 {
+        UNIT_POS / 32u32 * comptime!(self.shape.plane_rows())
+    }
+    /// Where this plane keeps the place of its tile: 8 words.
+    pub(super) fn place(&self) -> u32 {
+        self.smem + comptime!(self.shape.place_at()) + UNIT_POS / 32u32 * 32u32
+    }
+    /// First row of the tile that this unit holds values of.
+    pub(super) fn unit_row(&self) -> u32 {
+        self.plane_row() + UNIT_POS % 32u32 / 4u32
+    }
+}
+
+/// S = Q K^T by mma.sync from shared memory.
+pub struct MmaScores<'a, NS>(PhantomData<(&'a (), NS)>);
+/// O += P V by mma.sync with P from registers.
+pub struct MmaValues<'a, NP>(PhantomData<(&'a (), NP)>);
+
+#[cube]
+impl<'a, NS: Size> Product for MmaScores<'a, NS> {
+    type Ctx = PlaneCtx<'a>;
+    type Lhs = ();
+    type Acc = MmaRegs<NS>;
+
+    fn issue(
+        ctx: &mut PlaneCtx<'a>,
+        _lhs: &(),
+        j: u32,
+        acc: &mut MmaRegs<NS>,
+        #[comptime] _mode: ProductMode,
+    ) {
+        let shape = comptime!(ctx.shape);
+        let stage = ctx.stage(j) * comptime!(shape.k_bytes());
+        acc.v = ptx::scores::<NS>(ctx.q_at, ctx.k_at + stage, ctx.k_half_at + stage, shape);
+    }
+    fn wait(
+        ctx: &mut PlaneCtx<'a>,
+        _lhs: &(),
+        _acc: &mut MmaRegs<NS>,
+        j: u32,
+        #[comptime] _in_flight: u32,
+    ) {
+        if comptime!(ctx.shape.stages == 1) {
+            // V has arrived, and every plane is done with K: the next block of it may come, while
+            // this one's weights and values are computed.
+            ptx::copies_wait(0u32);
+            sync_cube();
+            if j > ctx.start {
+                ctx.copy_keys(j - 1u32, false);
+                ptx::copies_commit();
+            }
+        }
+    }
+}
+
+#[cube]
+impl<'a, NP: Size> Product for MmaValues<'a, NP> {
+    type Ctx = PlaneCtx<'a>;
+    type Lhs = MmaProbs<NP>;
+    type Acc = Bank;
+
+    fn issue(
+        ctx: &mut PlaneCtx<'a>,
+        p: &MmaProbs<NP>,
+        j: u32,
+        _acc: &mut Bank,
+        #[comptime] _mode: ProductMode,
+    ) {
+        let shape = comptime!(ctx.shape);
+        let stage = ctx.stage(j) * comptime!(shape.v_bytes());
+        ptx::values::<NP>(p.v, ctx.v_at + stage, shape);
+    }
+    fn wait(
+        _ctx: &mut PlaneCtx<'a>,
+        _lhs: &MmaProbs<NP>,
+        _acc: &mut Bank,
+        _j: u32,
+        #[comptime] _in_flight: u32,
+    ) {
+    }
+}
+
+/// The plane tier; NS and NP are the powers of two above a unit's scores and words of P.
+pub struct Plane<'a, NS, NP>(PhantomData<(&'a (), NS, NP)>);
+
+#[cube]
+impl<'a, NS: Size, NP: Size> Tier for Plane<'a, NS, NP> {
+    type Ctx = PlaneCtx<'a>;
+    type Exp = Binary;
+    type Scores = MmaFragment<NS>;
+    type Probs = MmaProbs<NP>;
+    type Acc = Bank;
+    type ScoreProduct = MmaScores<'a, NS>;
+    type ValueProduct = MmaValues<'a, NP>;
+    type ScoresEdge = InPlace<PlaneCtx<'a>, MmaRegs<NS>>;
+    type ProbsEdge = InPlace<PlaneCtx<'a>, MmaProbs<NP>>;
+    type FactorsEdge = InPlace<PlaneCtx<'a>, Array<f32>>;
+    type FinishedEdge = InPlace<PlaneCtx<'a>, Finished>;
+
+    fn rows(ctx: &PlaneCtx<'a>) -> comptime_type!(usize) {
+        comptime!(2 * ctx.shape.m_tiles() as usize)
+    }
+    fn scores(ctx: &PlaneCtx<'a>) -> MmaRegs<NS> {
+        MmaRegs::<NS> {
+            v: Vector::<f32, NS>::zeroed(),
+            row: ctx.unit_row(),
+            col: UNIT_POS % 4u32 * 2u32,
+            m_tiles: comptime!(ctx.shape.m_tiles()),
+            n_tiles: comptime!(ctx.shape.block / 8),
+        }
+    }
+    fn probs(_ctx: &PlaneCtx<'a>) -> MmaProbs<NP> {
+        MmaProbs::<NP> {
+            v: Vector::<u32, NP>::zeroed(),
+        }
+    }
+    fn acc(ctx: &PlaneCtx<'a>, #[comptime] _roles: Roles) -> Bank {
+        let n = comptime!(ctx.shape.acc_registers());
+        shared::bank_zero(n);
+        Bank { n }
+    }
+
+    /// Queries and the first block start on their way.
+    fn begin(ctx: &mut PlaneCtx<'a>, at: &TileCoords, range: &Segments, #[comptime] _roles: Roles) {
+        let shape = comptime!(ctx.shape);
+        ctx.start = range.start;
+        ctx.first = range.end.max(1u32) - 1u32;
+        ctx.len_kv = at.len_kv;
+        // What the epilogue alone needs waits in shared memory: registers are for the loop.
+        if UNIT_POS % 32u32 == 0u32 {
+            ptx::store_words(ctx.place(), at.batch, at.head, at.row0, at.first_q);
+            ptx::store_words(ctx.place() + 16u32, at.len_q, at.rows_q, 0u32, 0u32);
+        }
+        if range.start < range.end {
+            ctx.copy_queries(at);
+            ctx.copy_keys(ctx.first, true);
+            ptx::copies_commit();
+            if comptime!(shape.stages == 2) {
+                ctx.copy_values(ctx.first, true);
+                ptx::copies_commit();
+            }
+        }
+    }
+    /// With scores ahead no load follows that would wait for the last values.
+    fn scores_done(ctx: &mut PlaneCtx<'a>) {
+        if comptime!(ctx.shape.ahead) {
+            ptx::copies_wait(0u32);
+            sync_cube();
+        }
+    }
+    fn turn_begin(_ctx: &mut PlaneCtx<'a>) {}
+    fn turn_end(_ctx: &mut PlaneCtx<'a>) {}
+
+    /// What this step reads has arrived; what the next one reads starts on its way into the
+    /// stages that the step before has left.
+    fn load(ctx: &mut PlaneCtx<'a>, _at: &TileCoords, j: u32) {
+        let shape = comptime!(ctx.shape);
+        ptx::copies_wait(0u32);
+        sync_cube();
+        if comptime!(shape.query_registers() > 0) {
+            if j == ctx.first {
+                ptx::keep_queries(ctx.q_at, shape);
+            }
+        }
+        if comptime!(shape.stages == 2) {
+            if comptime!(shape.ahead) {
+                if j < ctx.first {
+                    ctx.copy_values(j, false);
+                }
+                if j > ctx.start {
+                    ctx.copy_keys(j - 1u32, false);
+                }
+            } else if j > ctx.start {
+                ctx.copy_keys(j - 1u32, false);
+                ctx.copy_values(j - 1u32, false);
+            }
+            ptx::copies_commit();
+        } else {
+            if j == ctx.first {
+                ctx.copy_values(j, true);
+            } else {
+                ctx.copy_values(j, false);
+            }
+            ptx::copies_commit();
+        }
+    }
+
+    fn encode(ctx: &mut PlaneCtx<'a>, s: &mut MmaRegs<NS>, p: &mut MmaProbs<NP>) {
+        #[unroll]
+        for w in 0..comptime!(ctx.shape.score_registers() as usize / 2) {
+            let lo = s.v.extract(comptime!(2 * w));
+            let hi = s.v.extract(comptime!(2 * w + 1));
+            p.v.insert(w, shared::pack2(lo, hi, comptime!(ctx.shape.ty)));
+        }
+    }
+    fn rescale(ctx: &mut PlaneCtx<'a>, _acc: &mut Bank, factors: &Array<f32>) {
+        let shape = comptime!(ctx.shape);
+        let mut f = Vector::<f32, Const<4>>::zeroed();
+        #[unroll]
+        for r in 0..comptime!(2 * shape.m_tiles() as usize) {
+            f.insert(r, factors[r]);
+        }
+        ptx::bank_scale(f, shape);
+    }
+    fn store(ctx: &mut PlaneCtx<'a>, _acc: &Bank, done: &Finished) {
+        store_rows(ctx, done);
+    }
+}

@@ -1,0 +1,16 @@
+//! The plane tier (CUDA sm_80 and up): cp.async brings blocks of K and V into shared memory a block
+//! ahead, and each plane of 32 units multiplies its own 16 or 32 query rows by mma.sync, with the
+//! scores' registers reused as P. All units play every role.
+
+mod copies;
+mod forward;
+mod kernels;
+mod operands;
+mod ptx;
+mod shape;
+mod store;
+
+pub use forward::*;
+pub use kernels::*;
+pub use operands::*;
+pub use shape::*;
