@@ -57,10 +57,6 @@ pub(super) fn load_keys(ctx: &mut HopperCtx<'_>, at: &TileCoords, j: u32) {
 /// sequence's among them, are zeroed by the producer's warp before the consumers see the stage,
 /// since 0 * NaN is NaN.
 #[cube]
-#[allow(
-    clippy::collapsible_if,
-    reason = "the outer guard is comptime, the inner is not"
-)]
 pub(super) fn load_values(ctx: &mut HopperCtx<'_>, at: &TileCoords, j: u32) {
     let shape = comptime!(ctx.shape);
     let stages = comptime!(shape.stages);
