@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use flashcube::{DType, TierName};
@@ -79,6 +80,9 @@ pub(crate) struct BenchArgs {
         requires = "peers"
     )]
     python: OsString,
+    /// Start no further problem of attention_forward after so many seconds, and fail at the end
+    #[arg(long, value_name = "SECONDS")]
+    budget: Option<u64>,
     /// Print the problems that attention_forward has on a GPU as JSON, and run nothing
     #[arg(long)]
     list: bool,
@@ -128,6 +132,7 @@ pub(super) struct Bench<'a> {
     pub(super) device: &'a Device,
     pub(super) seed: u64,
     tier: Option<TierName>,
+    budget: Option<Duration>,
     peers: Option<Peers>,
     accuracy: Vec<Accuracy>,
     peers_accuracy: Vec<Accuracy>,
@@ -151,6 +156,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     let mut bench = Bench {
         seed: args.seed,
         tier: args.tier,
+        budget: args.budget.map(Duration::from_secs),
         peers: match &args.peers {
             Some(script) => Some(Peers::start(&args.python, script, &device, args.seed)?),
             None => None,

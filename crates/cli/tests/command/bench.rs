@@ -173,6 +173,11 @@ fn peers_take_turns_with_ours_and_are_compared() {
         "1e-9",
     ];
     expect(1, &errors, "error");
+    expect(
+        1,
+        &[&run[..], &rows, &["--budget", "0"]].concat(),
+        "2 problems were not started",
+    );
     judge_a_void_peer(&ours, &peers);
     judge_what_is_missing(&ours, &peers);
     draw(&ours, &peers, &folder.file("plot.svg"));

@@ -13,7 +13,7 @@ use super::measure::{Times, finite, judge, median, round, wait};
 use super::peers::Implementation;
 use super::report::{BenchRow, Cell, OURS};
 use super::{Bench, flush::Flush};
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use ours::{Inputs, Layout, Ours};
 
 pub(super) use problem::AttendProblem;
@@ -23,17 +23,33 @@ const ROUNDS: usize = 3;
 
 pub(super) fn run(bench: &mut Bench<'_>) -> Result<()> {
     let flush = Flush::new(bench.device);
+    let started = Instant::now();
+    let mut skipped = 0;
     for dtype in dtypes(bench) {
         for problem in problems(bench, dtype) {
-            if bench.wants(&problem.name()) {
-                measure(bench, &problem, &flush)?;
-                // Nothing of this problem stays behind for the next one to make do with.
-                drop(bench.device.client.memory_cleanup());
+            if !bench.wants(&problem.name()) {
+                continue;
             }
+            if bench
+                .budget
+                .is_some_and(|budget| started.elapsed() > budget)
+            {
+                skipped += 1;
+                continue;
+            }
+            measure(bench, &problem, &flush)?;
+            // Nothing of this problem stays behind for the next one to make do with.
+            let cleaned = bench.device.client.memory_cleanup();
+            cleaned.map_err(|e| Failure::failed(format!("freeing memory: {e:?}")))?;
         }
         accuracy::run(bench, dtype)?;
     }
-    Ok(())
+    match skipped {
+        0 => Ok(()),
+        _ => Err(Failure::failed(format!(
+            "{skipped} problems were not started within the budget"
+        ))),
+    }
 }
 
 /// Every problem that the device's size of suite holds.
