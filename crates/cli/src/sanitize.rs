@@ -66,9 +66,12 @@ impl fmt::Display for Tool {
 }
 
 /// Cases of every tier and kernel that end within seconds under the tools.
-const SMALL: [&str; 10] = [
+const SMALL: [&str; 13] = [
     "attend_forward/sizes/q37xkv65/f32",
     "attend_forward/split_roles/",
+    "attend_forward/plane/q129xkv130/bf16",
+    "attend_forward/plane/causal_bottom_right_q64xkv64/bf16",
+    "attend_forward/plane/ahead_lengths/",
     "attend_forward/hopper/q129xkv130/bf16",
     "attend_forward/hopper/causal_bottom_right_q129xkv300/bf16",
     "attend_forward/hopper/lengths_both/bf16",
