@@ -79,7 +79,7 @@ impl PlaneShape {
     /// Bytes from the start of a tile to chunk `chunk` of row `row`.
     #[cfg(test)]
     pub(super) fn chunk_at(width: u32, row: u32, chunk: u32) -> u32 {
-        row * Self::row_bytes(width) + (chunk ^ row % 8) * CHUNK
+        row * Self::row_bytes(width) + (chunk ^ (row % 8)) * CHUNK
     }
     /// Bytes of the query tile, which later holds the output tile.
     pub fn q_bytes(self) -> u32 {
@@ -198,7 +198,7 @@ mod tests {
                         if chunk < copy.chunks {
                             // As the copies compute it: from the address in the first pass.
                             let to = PlaneShape::chunk_at(width, first, chunk);
-                            let flipped = to ^ (pass * copy.pass_rows % 8) * CHUNK;
+                            let flipped = to ^ ((pass * copy.pass_rows % 8) * CHUNK);
                             assert_eq!(
                                 flipped + pass * copy.pass_rows * copy.row_bytes,
                                 PlaneShape::chunk_at(width, row, chunk)
@@ -224,7 +224,7 @@ mod tests {
                 places.extend((0..16).map(at));
                 for row in 0..16 {
                     // As the products compute it: from the address of chunk 0.
-                    let flipped = PlaneShape::chunk_at(width, row, 0) ^ chunk % 8 * CHUNK;
+                    let flipped = PlaneShape::chunk_at(width, row, 0) ^ (chunk % 8 * CHUNK);
                     assert_eq!(flipped + chunk / 8 * 128, at(row), "{width}");
                 }
             }
