@@ -8,6 +8,11 @@
     missing_docs,
     reason = "CubeCL's macros generate items without documentation"
 )]
+#![allow(
+    clippy::collapsible_if,
+    clippy::manual_is_multiple_of,
+    reason = "kernels nest run-time conditions in comptime ones and have no is_multiple_of"
+)]
 
 pub mod arch;
 pub mod attention;

@@ -8,8 +8,9 @@ use serde::Serialize;
 
 use crate::catalogue::problems;
 use crate::inputs::Inputs;
-use crate::launch::{Launched, launch};
+use crate::launch::{Launched, launch, launch_into};
 use crate::oracle;
+use crate::pressure::Pressure;
 use crate::problem::{Kernel, Problem};
 use crate::required::{BackendName, Required, required};
 use crate::verdict::{Measure, Outputs, Verdict};
@@ -166,13 +167,25 @@ impl Report {
 }
 
 /// Runs our kernels on the problems that `filter` takes; `progress` sees each row as it ends.
-pub fn run(client: &Client, filter: &Filter, seed: u64, mut progress: impl FnMut(&Row)) -> Report {
+pub fn run(client: &Client, filter: &Filter, seed: u64, progress: impl FnMut(&Row)) -> Report {
+    run_repeatedly(client, filter, seed, 2, progress)
+}
+
+/// [`run`] with each problem launched `repeats` times, which must give the same bits. More than two
+/// of them run under pressure: outputs in poisoned memory, other buffers coming and going between.
+pub fn run_repeatedly(
+    client: &Client,
+    filter: &Filter,
+    seed: u64,
+    repeats: usize,
+    mut progress: impl FnMut(&Row),
+) -> Report {
     let caps = Caps::of(client);
     let backend = BackendName::of(&caps);
     let wanted: Vec<Problem> = problems().into_iter().filter(|p| filter.takes(p)).collect();
     let mut rows = Vec::with_capacity(wanted.len());
     for problem in &wanted {
-        let row = run_problem(client, &caps, problem, seed);
+        let row = run_problem(client, &caps, problem, seed, repeats);
         progress(&row);
         rows.push(row);
     }
@@ -220,10 +233,10 @@ fn executed(required: &Required, problems: &[Problem], rows: &[Row]) -> bool {
 
 /// Runs our kernel on one problem, of the catalogue or not.
 pub fn run_one(client: &Client, problem: &Problem, seed: u64) -> Row {
-    run_problem(client, &Caps::of(client), problem, seed)
+    run_problem(client, &Caps::of(client), problem, seed, 2)
 }
 
-fn run_problem(client: &Client, caps: &Caps, problem: &Problem, seed: u64) -> Row {
+fn run_problem(client: &Client, caps: &Caps, problem: &Problem, seed: u64, repeats: usize) -> Row {
     let mut row = Row {
         case: problem.name.clone(),
         kernel: problem.kernel().to_string(),
@@ -272,7 +285,7 @@ fn run_problem(client: &Client, caps: &Caps, problem: &Problem, seed: u64) -> Ro
         .or_else(|| launched.disturbed.clone())
         .or_else(|| wrong_blueprint(problem, policy, &launched))
         .or_else(|| must_refuse.then(|| "ran although the device cannot split roles".into()))
-        .or_else(|| differs(&launched, launch(client, problem, &inputs, policy)));
+        .or_else(|| repeat(client, (problem, &inputs, policy), repeats, &launched));
     row.measures = verdict.measures;
     row.outcome = reason.map_or(Outcome::Passed, Outcome::Failed);
     row
@@ -313,17 +326,80 @@ fn usual_order(tier: TierName) -> IssueOrder {
     }
 }
 
+/// What the second run and those after it do otherwise than the first.
+fn repeat(
+    client: &Client,
+    (problem, inputs, policy): (&Problem, &Inputs, Policy),
+    repeats: usize,
+    first: &Launched,
+) -> Option<String> {
+    if repeats <= 2 {
+        let second = launch(client, problem, inputs, policy);
+        return (repeats == 2).then(|| differs(first, second, 2)).flatten();
+    }
+    let mut pressure = Pressure::new(client);
+    (2..=repeats).find_map(|number| {
+        pressure.turn();
+        let again = launch_into(client, problem, inputs, policy, true);
+        differs(first, again, number)
+    })
+}
+
 /// Same input, same blueprint, same device: same bits.
-fn differs(first: &Launched, second: Result<Launched, Error>) -> Option<String> {
-    let second = match second {
-        Ok(second) => second,
-        Err(error) => return Some(format!("the second run failed: {error}")),
+fn differs(first: &Launched, again: Result<Launched, Error>, number: usize) -> Option<String> {
+    let again = match again {
+        Ok(again) => again,
+        Err(error) => return Some(format!("run {number} failed: {error}")),
     };
+    if again.disturbed.is_some() {
+        return again.disturbed;
+    }
     let bits = |launched: &Launched| -> Vec<(String, Vec<u32>)> {
         let outputs = launched.outputs.values.iter();
         outputs
             .map(|(name, values)| (name.clone(), values.iter().map(|x| x.to_bits()).collect()))
             .collect()
     };
-    (bits(first) != bits(&second)).then(|| "two runs gave different bits".into())
+    (bits(first) != bits(&again)).then(|| format!("runs 1 and {number} gave different bits"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flashcube::RuntimeFailure;
+
+    fn launched(values: &[f32]) -> Launched {
+        Launched {
+            outputs: Outputs::default().with("out", values.to_vec()),
+            blueprint: None,
+            attend: None,
+            disturbed: None,
+        }
+    }
+
+    #[test]
+    fn runs_differ_by_a_bit_a_failure_or_memory_that_is_not_theirs() {
+        let first = launched(&[1.0, f32::NAN]);
+        assert_eq!(differs(&first, Ok(first.clone()), 2), None);
+        let other = Ok(launched(&[1.0 + f32::EPSILON, f32::NAN]));
+        let told = differs(&first, other, 7).unwrap();
+        assert_eq!(told, "runs 1 and 7 gave different bits");
+        // 0 and -0 are equal numbers of different bits.
+        assert!(differs(&launched(&[0.0]), Ok(launched(&[-0.0])), 2).is_some());
+        let wild = Launched {
+            disturbed: Some("outside".into()),
+            ..first.clone()
+        };
+        assert_eq!(differs(&first, Ok(wild), 2), Some("outside".into()));
+        let broken = Error::Runtime(RuntimeFailure {
+            blueprint: String::new(),
+            device: String::new(),
+            message: "lost".into(),
+        });
+        assert!(
+            differs(&first, Err(broken), 3)
+                .unwrap()
+                .starts_with("run 3")
+        );
+    }
 }

@@ -13,7 +13,7 @@ use crate::problem::{Attend, HadamardSizes, Memory, PackedSizes, Problem, Task};
 use crate::verdict::Outputs;
 
 /// A byte that no kernel writes by chance: two of them are a NaN in f16, bf16 and f32 alike.
-const POISON: u8 = 0xff;
+pub(crate) const POISON: u8 = 0xff;
 
 /// What a launch gave.
 #[derive(Debug, Clone)]
@@ -43,10 +43,23 @@ pub(crate) fn launch(
     inputs: &Inputs,
     policy: Policy,
 ) -> Result<Launched, Error> {
+    let supplied = problem.memory != Memory::Dense;
+    launch_into(client, problem, inputs, policy, supplied)
+}
+
+/// [`launch`] with outputs in poisoned memory of ours, or as the kernel's function allocates them.
+pub(crate) fn launch_into(
+    client: &Client,
+    problem: &Problem,
+    inputs: &Inputs,
+    policy: Policy,
+    supplied: bool,
+) -> Result<Launched, Error> {
     let run = Run {
         client,
         problem,
         inputs,
+        supplied,
     };
     match &problem.task {
         Task::Forward(attend) => run.forward(attend, policy),
@@ -61,6 +74,8 @@ struct Run<'a> {
     client: &'a Client,
     problem: &'a Problem,
     inputs: &'a Inputs,
+    /// Outputs lie in poisoned memory.
+    supplied: bool,
 }
 
 impl Run<'_> {
@@ -101,7 +116,7 @@ impl Run<'_> {
             dtype,
             handle: None,
         };
-        if self.problem.memory != Memory::Dense {
+        if self.supplied {
             let elements = place.view().reach() + offset + 5;
             let bytes = vec![POISON; (elements * dtype.size()).next_multiple_of(4)];
             place.handle = Some(self.client.create_from_slice(&bytes));

@@ -21,12 +21,13 @@ mod files;
 mod inputs;
 mod launch;
 mod oracle;
+mod pressure;
 mod problem;
 mod verdict;
 
 pub use array::{Array, Data};
 pub use catalogue::{problem, problems};
-pub use conformance::{Filter, Outcome, Report, Row, check, run, run_one};
+pub use conformance::{Filter, Outcome, Report, Row, check, run, run_one, run_repeatedly};
 pub use files::{FileError, check_file, export_problem, origin};
 pub use inputs::Inputs;
 pub use oracle::{Expected, expected};

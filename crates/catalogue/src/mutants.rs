@@ -52,6 +52,7 @@ pub fn problems_for(fault: Fault) -> &'static [&'static str] {
         Fault::KeysWhereQueriesStand => &["varlen/mixed", "varlen/causal_top_left"],
         Fault::DocumentsCutShort => &["documents/long", "documents/scattered"],
         Fault::PackedHeadsSwapped => &["packed_heads/h4on2_q37xkv61", "packed_heads/h9on3_q5xkv61"],
+        Fault::BarrierDropped => &["split_roles/split_plain", "split_roles/split_causal"],
     }
 }
 
@@ -59,13 +60,18 @@ pub fn problems_for(fault: Fault) -> &'static [&'static str] {
 pub fn run(client: &Client, seed: u64, mut progress: impl FnMut(&Mutant)) -> Vec<Mutant> {
     let mut mutants = Vec::new();
     for fault in Fault::ALL {
-        for name in problems_for(fault) {
-            let mutant = try_fault(client, fault, name, seed);
+        for mutant in plant(client, fault, seed) {
             progress(&mutant);
             mutants.push(mutant);
         }
     }
     mutants
+}
+
+/// Launches one fault on every problem that can show it.
+pub fn plant(client: &Client, fault: Fault, seed: u64) -> impl Iterator<Item = Mutant> {
+    let names = problems_for(fault).iter();
+    names.map(move |name| try_fault(client, fault, name, seed))
 }
 
 fn try_fault(client: &Client, fault: Fault, name: &str, seed: u64) -> Mutant {

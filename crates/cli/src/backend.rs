@@ -1,6 +1,7 @@
 //! Backends by the names of the command line, and opening their devices.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use clap::ValueEnum;
 use cubecl::prelude::Client;
@@ -161,7 +162,25 @@ pub(crate) fn prepare(backends: &[BackendName]) -> Result<()> {
         .and_then(|backend| backend.driver()?.manifest());
     // SAFETY: commands call this before anything else, when only the main thread exists.
     unsafe { driver::select(manifest.as_deref()) };
+    #[cfg(feature = "persistent-cache")]
+    if let Some(folder) = kernel_cache() {
+        flashcube::keep_compiled(&folder).map_err(Failure::failed)?;
+    }
     Ok(())
+}
+
+/// Where compiled kernels are kept: `FLASHCUBE_KERNEL_CACHE`, or the user's cache folder. `None` in
+/// builds without the feature `persistent-cache`, and where there is no such folder.
+pub(crate) fn kernel_cache() -> Option<PathBuf> {
+    if !cfg!(feature = "persistent-cache") {
+        return None;
+    }
+    let folder = |variable: &str| std::env::var_os(variable).map(PathBuf::from);
+    folder("FLASHCUBE_KERNEL_CACHE").or_else(|| {
+        let home = || Some(folder("HOME")?.join(".cache"));
+        let cache = folder("XDG_CACHE_HOME").or_else(home)?;
+        Some(cache.join("flashcube").join("kernels"))
+    })
 }
 
 #[cfg(test)]

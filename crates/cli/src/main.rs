@@ -10,6 +10,7 @@ mod failure;
 mod lower;
 mod output;
 mod probe;
+mod sanitize;
 mod verify;
 
 use std::process::ExitCode;
@@ -41,6 +42,7 @@ enum Command {
     Lower(lower::LowerArgs),
     Bench(bench::BenchArgs),
     Compare(compare::CompareArgs),
+    Sanitize(sanitize::SanitizeArgs),
 }
 
 fn main() -> ExitCode {
@@ -52,6 +54,7 @@ fn main() -> ExitCode {
         Command::Lower(args) => lower::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Compare(args) => compare::run(args),
+        Command::Sanitize(args) => sanitize::run(args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

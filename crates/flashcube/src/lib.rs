@@ -25,6 +25,10 @@
 //! ```
 
 mod backend;
+#[cfg(feature = "persistent-cache")]
+mod cache;
 
 pub use backend::{Backend, BackendError};
+#[cfg(feature = "persistent-cache")]
+pub use cache::{CacheError, keep_compiled};
 pub use flashcube_kernels::*;

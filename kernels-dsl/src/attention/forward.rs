@@ -84,7 +84,7 @@ pub fn attend_tile<T: Tier>(
         scores_ahead::<T>(ctx, &mut carried, at, range, inputs, plan, roles);
         values_last::<T>(ctx, &mut carried, range, roles);
     }
-    conclude::<T>(ctx, &carried, at, inputs.scalars.neg_inf, roles);
+    conclude::<T>(ctx, &carried, inputs.scalars.neg_inf, roles);
 }
 
 /// [`attend_tile`] for tile after tile of a [`Stream`], scores ahead: where a tile follows, its
@@ -100,10 +100,7 @@ pub fn attend_stream<T: Stream>(
     let neg_inf = inputs.scalars.neg_inf;
     let mut carried = carry::<T>(&*ctx, neg_inf, roles);
     let mut tile = T::next(ctx);
-    if tile.open {
-        T::begin(ctx, &tile.at, &tile.range, roles);
-        scores_first::<T>(ctx, &mut carried, &tile.at, &tile.range, roles);
-    }
+    enter::<T>(ctx, &mut carried, &tile, neg_inf, roles);
     while tile.open {
         scores_ahead::<T>(
             ctx,
@@ -114,33 +111,64 @@ pub fn attend_stream<T: Stream>(
             plan,
             roles,
         );
-        let next = T::next(ctx);
-        let mut joined = false.runtime();
         if comptime!(plan.joined) {
-            joined = next.open && !tile.range.is_empty() && !next.range.is_empty();
-        }
-        if joined {
-            // Straight-line code from issue to wait: a value in flight must not cross a branch.
-            let (last, first) = (tile.range.start, next.range.end - 1u32);
-            T::turn_begin(ctx);
-            issue_values::<T>(ctx, &mut carried, last, true);
-            T::begin(ctx, &next.at, &next.range, roles);
-            issue_scores::<T>(ctx, &mut carried, first);
-            T::turn_end(ctx);
-            T::ValueProduct::wait(ctx, &carried.probs, &mut carried.acc, last, 1u32);
-            conclude::<T>(ctx, &carried, &tile.at, neg_inf, roles);
-            T::ScoreProduct::wait(ctx, &(), &mut carried.scores, first, 0u32);
+            let next = T::next(ctx);
+            join::<T>(ctx, &mut carried, &tile, &next, neg_inf, roles);
+            tile.replace(&next);
         } else {
             values_last::<T>(ctx, &mut carried, &tile.range, roles);
-            conclude::<T>(ctx, &carried, &tile.at, neg_inf, roles);
-            if next.open {
-                T::begin(ctx, &next.at, &next.range, roles);
-                scores_first::<T>(ctx, &mut carried, &next.at, &next.range, roles);
-            }
+            conclude::<T>(ctx, &carried, neg_inf, roles);
+            let next = T::next(ctx);
+            enter::<T>(ctx, &mut carried, &next, neg_inf, roles);
+            tile.replace(&next);
         }
+    }
+}
+
+/// Begins a tile of a stream, if it is one, up to its first scores.
+#[cube]
+fn enter<T: Stream>(
+    ctx: &mut T::Ctx,
+    carried: &mut Carried<T>,
+    tile: &StreamTile,
+    neg_inf: f32,
+    #[comptime] roles: Roles,
+) {
+    carried.state.restart(neg_inf);
+    T::clear(&mut carried.acc);
+    if tile.open {
+        T::begin(ctx, &tile.at, &tile.range, roles);
+        scores_first::<T>(ctx, carried, &tile.at, &tile.range, roles);
+    }
+}
+
+/// From the weights of a tile's last block to the scores of the next tile's first.
+#[cube]
+fn join<T: Stream>(
+    ctx: &mut T::Ctx,
+    carried: &mut Carried<T>,
+    tile: &StreamTile,
+    next: &StreamTile,
+    neg_inf: f32,
+    #[comptime] roles: Roles,
+) {
+    if next.open && !tile.range.is_empty() && !next.range.is_empty() {
+        // Straight-line code from issue to wait: a value in flight must not cross a branch.
+        let (last, first) = (tile.range.start, next.range.end - 1u32);
+        T::turn_begin(ctx);
+        issue_values::<T>(ctx, carried, last, true);
+        T::begin(ctx, &next.at, &next.range, roles);
+        issue_scores::<T>(ctx, carried, first);
+        T::turn_end(ctx);
+        T::ValueProduct::wait(ctx, &carried.probs, &mut carried.acc, last, 1u32);
+        conclude::<T>(ctx, &*carried, neg_inf, roles);
         carried.state.restart(neg_inf);
         T::clear(&mut carried.acc);
-        tile.replace(&next);
+        T::ScoreProduct::wait(ctx, &(), &mut carried.scores, first, 0u32);
+    } else {
+        values_last::<T>(ctx, carried, &tile.range, roles);
+        conclude::<T>(ctx, &*carried, neg_inf, roles);
+        enter::<T>(ctx, carried, next, neg_inf, roles);
     }
 }
 
@@ -149,7 +177,6 @@ pub fn attend_stream<T: Stream>(
 fn conclude<T: Tier>(
     ctx: &mut T::Ctx,
     carried: &Carried<T>,
-    at: &TileCoords,
     neg_inf: f32,
     #[comptime] roles: Roles,
 ) {
@@ -160,7 +187,7 @@ fn conclude<T: Tier>(
     }
     if comptime!(roles.store) {
         T::FinishedEdge::receive(ctx, &mut done);
-        T::store(ctx, at, &carried.acc, &done);
+        T::store(ctx, &carried.acc, &done);
     }
 }
 

@@ -122,7 +122,7 @@ pub trait Tier {
     /// `acc row r *= factors[r]`.
     fn rescale(ctx: &mut Self::Ctx, acc: &mut Self::Acc, factors: &Array<f32>);
     /// Writes acc * inverse and lse for the rows of the tile that exist.
-    fn store(ctx: &mut Self::Ctx, at: &TileCoords, acc: &Self::Acc, done: &Finished);
+    fn store(ctx: &mut Self::Ctx, acc: &Self::Acc, done: &Finished);
 }
 
 /// A tile of a [`Stream`].

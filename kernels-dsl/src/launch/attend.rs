@@ -3,7 +3,7 @@
 use cubecl::prelude::{BufferArg, Client};
 
 use super::*;
-use crate::error::{Error, InvalidProblem, NotAvailable};
+use crate::error::{Error, InvalidProblem};
 use crate::tile::LayoutLaunch;
 
 /// Result of [`attend_forward`].
@@ -27,7 +27,7 @@ pub const MAX_SEQUENCE: usize = 1 << 30;
 /// q [b, h_q, s_q, d], k [b, h_kv, s_kv, d], v [b, h_kv, s_kv, d_v], any strides with the last
 /// axis contiguous, all of one dtype (f32, f16, bf16), h_q a multiple of h_kv. Accumulates in
 /// f32. A row that sees no key gives out 0 and lse -inf. Runs on the client's stream and does
-/// not wait for it. Logits and masks: [`AttendOptions`].
+/// not wait for it, unless [`Policy::autotune`] asks for it. Logits and masks: [`AttendOptions`].
 ///
 /// # Errors
 /// [`InvalidProblem`] for contradictory or non-finite arguments, [`NotAvailable`] where the
@@ -118,20 +118,29 @@ pub fn attend_forward(
 
     let caps = Caps::of(client);
     let views = [q, k, v, &out];
-    let (blueprint, listed) = plan_forward(&dims, &mut hooks, views, &caps, &options.policy)?;
-    let call = ForwardCall {
-        client,
-        caps: &caps,
-        dims,
-        hooks: &hooks,
-        listed,
-        blueprint,
+    let (policy, key) = (&options.policy, forward_key(&dims, &hooks, views));
+    let mut launch = |blueprint: AttendBlueprint| {
+        let listed = key.features.listed();
+        let listed = listed.then(|| hooks.list_tiles(&dims, &blueprint));
+        let call = ForwardCall {
+            client,
+            caps: &caps,
+            dims,
+            hooks: &hooks,
+            listed,
+            blueprint,
+        };
+        match blueprint.tier {
+            TierName::Unit => call.unit(views, &lse),
+            TierName::Plane => call.plane(views, &lse),
+            TierName::Hopper => call.hopper(views, &lse),
+        }
     };
-    match blueprint.tier {
-        TierName::Unit => call.unit(views, &lse)?,
-        TierName::Plane => call.plane(views, &lse)?,
-        TierName::Hopper => call.hopper(views, &lse)?,
-    }
+    let blueprint = match policy.autotune {
+        true => autotune(client, &caps, (&key, &dims), policy, &mut launch)?,
+        false => select_attend(&key, &caps, policy)?,
+    };
+    launch(blueprint)?;
     Ok(Attended {
         out,
         lse,
@@ -165,21 +174,19 @@ pub fn workspace_bytes(
     let fresh = Tensor::contiguous(q.handle.clone(), shape, q.dtype);
     let out = options.out.as_ref().filter(|out| out.shape == shape);
     let views = [q, k, v, out.unwrap_or(&fresh)];
-    plan_forward(&dims, &mut hooks, views, caps, &options.policy)?;
+    let key = forward_key(&dims, &hooks, views);
+    let blueprint = select_attend(&key, caps, &options.policy)?;
+    if key.features.listed() {
+        hooks.list_tiles(&dims, &blueprint);
+    }
     Ok(hooks.table_bytes())
 }
 
-/// Selects for a checked call on q, k, v and out; the blueprint, and how many tiles it lists.
-fn plan_forward(
-    dims: &AttendDims,
-    hooks: &mut Hooks,
-    views: [&Tensor<4>; 4],
-    caps: &Caps,
-    policy: &Policy,
-) -> Result<(AttendBlueprint, Option<usize>), NotAvailable> {
+/// The facts that selection needs of a checked call on q, k, v and out.
+fn forward_key(dims: &AttendDims, hooks: &Hooks, views: [&Tensor<4>; 4]) -> AttendKey {
     let vectors = views.map(|t| t.vector(4));
     let reaches = views.map(Tensor::reach);
-    let key = AttendKey {
+    AttendKey {
         op: AttendOp::Forward,
         dtype: views[0].dtype,
         d: dims.d,
@@ -195,11 +202,7 @@ fn plan_forward(
         positive_scale: hooks.scale > 0.0,
         reach: reaches.into_iter().fold(hooks.reach, usize::max),
         features: hooks.features,
-    };
-    let blueprint = select_attend(&key, caps, policy)?;
-    let listed = key.features.listed();
-    let listed = listed.then(|| hooks.list_tiles(dims, &blueprint));
-    Ok((blueprint, listed))
+    }
 }
 
 /// Sizes of an attention problem.

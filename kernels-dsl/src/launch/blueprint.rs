@@ -19,6 +19,11 @@ pub enum TierName {
     Hopper,
 }
 
+impl TierName {
+    /// Every tier.
+    pub const ALL: [TierName; 3] = [TierName::Unit, TierName::Plane, TierName::Hopper];
+}
+
 impl fmt::Display for TierName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
@@ -113,7 +118,7 @@ impl AttendBlueprint {
             consumers: self.rows as u32 / 64,
             stages: self.stages as u32,
             ty: self.ptx_type(),
-            ragged: self.features.lengths,
+            features: self.features,
             pack: self.pack as u32,
         }
     }

@@ -40,10 +40,14 @@ pub enum Fault {
     DocumentsCutShort,
     /// Results of heads packed into one tile are stored in reverse order.
     PackedHeadsSwapped,
+    /// Where roles are split, a row of scores is written over what the other half may still read.
+    /// Not among [`ALL`](Fault::ALL): what comes of it depends on timing. It is what a race
+    /// detector must report before its silence counts.
+    BarrierDropped,
 }
 
 impl Fault {
-    /// All of them.
+    /// Those whose result is wrong whenever they are launched.
     pub const ALL: [Fault; 17] = [
         Fault::LastKeyDropped,
         Fault::BandRightOffByOne,

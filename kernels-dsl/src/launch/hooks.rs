@@ -115,7 +115,8 @@ impl Hooks {
         self.sequences.iter().map(|s| s.len_kv).max().unwrap_or(0)
     }
 
-    /// Puts the tiles of a forward with this blueprint into the table; returns how many there are.
+    /// Puts the tiles of a forward with this blueprint into the table, in place of another one's;
+    /// returns how many there are.
     pub(crate) fn list_tiles(&mut self, dims: &AttendDims, blueprint: &AttendBlueprint) -> usize {
         let edge = |on: bool, width: i32| on.then_some(width as usize);
         let band = PlanBand {
@@ -152,6 +153,9 @@ impl Hooks {
                 })
             }
         };
+        if self.table.tiles > 0 {
+            self.table.words.truncate(self.table.tiles);
+        }
         self.table.tiles = self.table.append(tiles.iter().flat_map(ListedTile::words));
         tiles.len()
     }

@@ -1,6 +1,7 @@
 //! The host side: what a device can do, which blueprint a problem gets, and the launches.
 
 mod attend;
+mod autotune;
 mod backward;
 mod blueprint;
 mod caps;
@@ -19,6 +20,7 @@ mod tensor;
 mod tickets;
 
 pub use attend::*;
+pub use autotune::candidates;
 pub use backward::*;
 pub use blueprint::*;
 pub use caps::*;
@@ -32,6 +34,7 @@ pub use plan::*;
 pub use select::*;
 pub use tensor::*;
 
+pub(crate) use autotune::autotune;
 pub(crate) use check::*;
 pub(crate) use forward::*;
 pub(crate) use geometry::*;

@@ -22,6 +22,10 @@ pub struct Policy {
     pub pack: Option<bool>,
     /// Address with 64 bits although no tensor needs it.
     pub wide: bool,
+    /// In `attend_forward`: time the valid blueprints ([`candidates`](super::candidates)) at the first call of a
+    /// problem's size and take the fastest from then on. That call launches each of them a few
+    /// times and waits for the device; the result names the one that ran.
+    pub autotune: bool,
     /// Sabotage for the conformance suite; see [`Fault`].
     pub fault: Option<Fault>,
 }

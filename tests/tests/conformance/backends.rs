@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use flashcube::{Backend, Caps};
+use flashcube::{Backend, Caps, Fault};
 use flashcube_catalogue::{BackendName, Filter, Outcome, Row, mutants, run};
 
 const SEED: u64 = 20_261_201;
@@ -146,4 +146,18 @@ fn cpu_suite_catches_every_mutant() {
     });
     let survivors: Vec<_> = results.iter().filter(|m| !m.passed()).collect();
     assert!(survivors.is_empty(), "not noticed: {survivors:#?}");
+}
+
+/// What race detectors are shown: it must end, whatever its result.
+#[test]
+fn a_kernel_without_a_barrier_ends() {
+    let client = Backend::Cpu.open().expect("the CPU backend");
+    let planted: Vec<_> = mutants::plant(&client, Fault::BarrierDropped, SEED).collect();
+    assert_eq!(planted.len(), 2);
+    for mutant in planted {
+        assert_eq!(mutant.error, None, "{}", mutant.case);
+        let blueprint = mutant.blueprint.expect("a blueprint");
+        assert!(blueprint.contains("split-softmax"), "{blueprint}");
+        assert!(blueprint.ends_with("FAULT-barrier-dropped"), "{blueprint}");
+    }
 }

@@ -9,3 +9,4 @@ mod invalid;
 mod plan;
 mod property;
 mod selection;
+mod tuning;

@@ -13,7 +13,7 @@ use rayon::prelude::*;
 use super::check::worst_share;
 use super::draw::{decode, mix, normal};
 use super::measure::{Checked, read};
-use super::{Bench, Case, Limit};
+use super::{Bench, Case};
 use crate::failure::{Failure, Result};
 
 const FORMATS: [(&str, PackFormat, u32); 5] = [
@@ -127,7 +127,6 @@ fn row(bench: &mut Bench<'_>, name: String, sizes: PackedSizes, dtype: DType) ->
         tier: "unit".to_owned(),
         bytes: (host.bytes() + k * n * dtype.size()) as u64,
         flops: 0,
-        limit: Limit::Memory,
     };
     let check = || {
         let done = launch()?;

@@ -20,16 +20,35 @@ pub(super) fn mix(seed: u64, index: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Nearly N(0, 1): the sum of four uniform numbers, centred and scaled.
+/// N(0, 1) at position `index` of the stream `seed`, by the method of Box and Muller (1958).
 pub(super) fn normal(seed: u64, index: u64) -> f32 {
+    const UNIT: f64 = 1.0 / (1u64 << 32) as f64;
     let bits = mix(seed, index);
-    let sum: u64 = (0..4).map(|part| (bits >> (16 * part)) & 0xffff).sum();
-    (sum as f32 / 65535.0 - 2.0) * 3f32.sqrt()
+    // In (0, 1]: its logarithm is finite.
+    let length = ((bits >> 32) + 1) as f64 * UNIT;
+    let turn = (bits & 0xffff_ffff) as f64 * UNIT;
+    ((-2.0 * length.ln()).sqrt() * (std::f64::consts::TAU * turn).cos()) as f32
+}
+
+/// N(0, 1) + N(0, 10^2) * Bernoulli(0.001): the outliers of a language model's activations, as
+/// FlashAttention-3's authors draw them.
+pub(super) fn with_outliers(seed: u64, index: u64) -> f32 {
+    let x = normal(seed, index);
+    if mix(!seed, index).is_multiple_of(1000) {
+        x + 10.0 * normal(seed ^ 0x6f75_746c, index)
+    } else {
+        x
+    }
 }
 
 impl Drawn {
-    /// `n` values of the stream `seed`, rounded to `dtype`.
+    /// `n` values of the stream `seed` of N(0, 1), rounded to `dtype`.
     pub(super) fn normals(dtype: DType, n: usize, seed: u64) -> Self {
+        Self::of(dtype, n, |i| normal(seed, i))
+    }
+
+    /// `draw(i)` for every i below `n`, rounded to `dtype`.
+    pub(super) fn of(dtype: DType, n: usize, draw: impl Fn(u64) -> f32 + Sync) -> Self {
         let round = |x: f32| match dtype {
             DType::F32 => x,
             DType::F16 => f16::from_f32(x).to_f32(),
@@ -39,7 +58,7 @@ impl Drawn {
             dtype,
             values: (0..n as u64)
                 .into_par_iter()
-                .map(|i| round(normal(seed, i)))
+                .map(|i| round(draw(i)))
                 .collect(),
         }
     }
@@ -52,25 +71,28 @@ impl Drawn {
 }
 
 fn encode(dtype: DType, values: &[f32]) -> Vec<u8> {
+    fn bytes<const N: usize>(values: &[f32], encode: impl Fn(f32) -> [u8; N] + Sync) -> Vec<u8> {
+        let mut bytes = vec![0; N * values.len()];
+        let (elements, _) = bytes.as_chunks_mut::<N>();
+        elements
+            .par_iter_mut()
+            .zip(values)
+            .for_each(|(element, &x)| *element = encode(x));
+        bytes
+    }
     match dtype {
-        DType::F32 => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
-        DType::F16 => values
-            .iter()
-            .flat_map(|&x| f16::from_f32(x).to_le_bytes())
-            .collect(),
-        DType::BF16 => values
-            .iter()
-            .flat_map(|&x| bf16::from_f32(x).to_le_bytes())
-            .collect(),
+        DType::F32 => bytes(values, f32::to_le_bytes),
+        DType::F16 => bytes(values, |x| f16::from_f32(x).to_le_bytes()),
+        DType::BF16 => bytes(values, |x| bf16::from_f32(x).to_le_bytes()),
     }
 }
 
 /// Elements of a device buffer.
 pub(super) fn decode(dtype: DType, bytes: &[u8]) -> Vec<f32> {
-    let pairs = || bytes.as_chunks::<2>().0.iter();
+    let pairs = || bytes.as_chunks::<2>().0.par_iter();
     match dtype {
         DType::F32 => {
-            let words = bytes.as_chunks::<4>().0.iter();
+            let words = bytes.as_chunks::<4>().0.par_iter();
             words.map(|&x| f32::from_le_bytes(x)).collect()
         }
         DType::F16 => pairs().map(|&x| f16::from_le_bytes(x).to_f32()).collect(),
@@ -95,6 +117,18 @@ mod tests {
             / n;
         assert!(mean.abs() < 0.02, "{mean}");
         assert!((square - 1.0).abs() < 0.02, "{square}");
+    }
+
+    #[test]
+    fn one_value_in_a_thousand_is_an_outlier() {
+        let n = 200_000;
+        let far = (0..n).filter(|&i| with_outliers(7, i) != normal(7, i));
+        let share = far.count() as f64 / n as f64;
+        assert!((0.0007..0.0013).contains(&share), "{share}");
+        let largest = (0..n)
+            .map(|i| with_outliers(7, i).abs())
+            .fold(0.0, f32::max);
+        assert!(largest > 10.0, "{largest}");
     }
 
     #[test]

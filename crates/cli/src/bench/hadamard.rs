@@ -8,7 +8,7 @@ use flashcube_catalogue::{Array, Data, HadamardSizes, Task};
 use super::check::{sample, worst_share};
 use super::draw::{Drawn, decode, mix};
 use super::measure::{Checked, read};
-use super::{Bench, Case, Limit};
+use super::{Bench, Case};
 use crate::failure::{Failure, Result};
 
 /// (rows, n)
@@ -46,7 +46,6 @@ fn row(bench: &mut Bench<'_>, name: String, [rows, n]: [usize; 2], dtype: DType)
         tier: "unit".to_owned(),
         bytes: (2 * rows * n * dtype.size()) as u64,
         flops: (rows * n * n.trailing_zeros() as usize) as u64,
-        limit: Limit::Memory,
     };
     let check = || {
         let done = launch()?;

@@ -9,7 +9,7 @@ use flashcube_catalogue::{Array, MergeSizes, Task};
 use super::check::{sample, worst_share};
 use super::draw::{Drawn, decode};
 use super::measure::{Checked, read};
-use super::{Bench, Case, Limit};
+use super::{Bench, Case};
 use crate::failure::{Failure, Result};
 
 /// (partials, heads, rows, d_v) with one batch entry.
@@ -54,7 +54,6 @@ fn row(
         tier: "unit".to_owned(),
         bytes: (4 * n * rows * (d_v + 1) + rows * (d_v * dtype.size() + 4)) as u64,
         flops: (2 * n * rows * d_v) as u64,
-        limit: Limit::Memory,
     };
     bench.row(
         case,

@@ -81,6 +81,9 @@ fn verify(args: &VerifyArgs, backend: BackendName) -> Result<Ended> {
     if let Some(case) = &args.case {
         command.args(["--case", case]);
     }
+    if !args.mutants {
+        command.args(["--repeat", &args.repeat.to_string()]);
+    }
     for (flag, on) in [("--core", args.core), ("--mutants", args.mutants)] {
         if on {
             command.arg(flag);

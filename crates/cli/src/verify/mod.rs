@@ -23,6 +23,7 @@ Examples:
   flashcube verify --backend cpu                   one backend
   flashcube verify --kernel merge_partials         one kernel
   flashcube verify --backend cuda --case /causal/  cases whose name holds /causal/
+  flashcube verify --repeat 200 --backend cuda     the same bits 200 times, under memory pressure
   flashcube verify --mutants --backend cpu         sabotaged kernels, each of which must be noticed
   flashcube verify --against out.safetensors       your own kernel's results, see export-problem
 
@@ -44,8 +45,12 @@ pub(crate) struct VerifyArgs {
     /// Seed of the inputs
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
+    /// Launch each case so often, all with the same bits; beyond 2 with outputs in poisoned memory
+    /// and other buffers coming and going between
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..))]
+    repeat: u32,
     /// Run sabotaged kernels instead, each of which the suite must notice
-    #[arg(long, conflicts_with_all = ["kernel", "case", "core", "against"])]
+    #[arg(long, conflicts_with_all = ["kernel", "case", "core", "against", "repeat"])]
     mutants: bool,
     /// Check the outputs in this safetensors file instead of running a kernel
     #[arg(long, value_name = "FILE", conflicts_with_all = ["backends", "kernel", "case", "core"])]

@@ -50,7 +50,8 @@ pub(super) fn run(args: &VerifyArgs, device: &Device) -> Result<()> {
     let bar = progress_bar(wanted.len());
     // A closed pipe must not end the run before its verdict: the first failure to print is kept.
     let mut printed = Ok(());
-    let report = catalogue::run(&device.client, &filter, args.seed(), |row| {
+    let (seed, repeats) = (args.seed(), args.repeat as usize);
+    let report = catalogue::run_repeatedly(&device.client, &filter, seed, repeats, |row| {
         bar.inc(1);
         bar.set_message(row.case.clone());
         if !quiet && printed.is_ok() {

@@ -201,7 +201,7 @@ impl<'a, E: Float, N: Size, R: RoleEdges<'a, E, N>> Tier for Fma<'a, E, N, R> {
             }
         }
     }
-    fn store(ctx: &mut FmaCtx<'a, E, N>, _at: &TileCoords, acc: &AccRow<N>, done: &Finished) {
+    fn store(ctx: &mut FmaCtx<'a, E, N>, acc: &AccRow<N>, done: &Finished) {
         store_row::<E, N>(ctx, acc, done);
     }
 }

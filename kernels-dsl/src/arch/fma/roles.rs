@@ -11,6 +11,7 @@ use cubecl::prelude::*;
 
 use super::{FmaCtx, RoleEdges, ScoreRow};
 use crate::attention::Finished;
+use crate::launch::Fault;
 use crate::tile::Edge;
 
 /// Shared words of one pair of units: a block of scores or weights.
@@ -46,6 +47,14 @@ fn take<E: Float, N: Size>(ctx: &FmaCtx<'_, E, N>, #[comptime] at: usize) -> f32
     }
 }
 
+/// The reader is done when it reaches this second barrier, so the words may be reused.
+#[cube]
+fn row_was_read<E: Float, N: Size>(ctx: &FmaCtx<'_, E, N>) {
+    if comptime!(ctx.shape.fault != Some(Fault::BarrierDropped)) {
+        sync_cube();
+    }
+}
+
 #[cube]
 impl<'a, E: Float, N: Size> Edge for RowThroughShared<'a, E, N> {
     type Ctx = FmaCtx<'a, E, N>;
@@ -58,8 +67,7 @@ impl<'a, E: Float, N: Size> Edge for RowThroughShared<'a, E, N> {
             put::<E, N>(ctx, c, value.x[c]);
         }
         sync_cube();
-        // The reader is done when it reaches the second barrier, so the words may be reused.
-        sync_cube();
+        row_was_read::<E, N>(&*ctx);
     }
     fn receive(ctx: &mut FmaCtx<'a, E, N>, value: &mut ScoreRow) {
         sync_cube();
@@ -68,7 +76,7 @@ impl<'a, E: Float, N: Size> Edge for RowThroughShared<'a, E, N> {
         for c in 0..block {
             value.x[c] = take::<E, N>(&*ctx, c);
         }
-        sync_cube();
+        row_was_read::<E, N>(&*ctx);
     }
 }
 

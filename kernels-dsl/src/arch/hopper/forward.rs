@@ -6,7 +6,7 @@ use cubecl::prelude::*;
 
 use super::loads::{load_keys, load_queries, load_values};
 use super::operands::{descriptor_k_major, descriptor_mn_major};
-use super::slots::await_tile;
+use super::slots::{await_tile, read_tile};
 use super::store::store_rows;
 use super::{Binary, HopperShape, WgmmaFragment, WgmmaRegs, ptx};
 use crate::attention::{Finished, Roles, Segments, Stream, StreamTile, Tier, TileCoords};
@@ -50,11 +50,15 @@ pub struct HopperCtx<'a> {
     pub tiles: u32,
     /// See `tiles`.
     pub q_stage: u32,
+    /// Tiles stored.
+    pub stored: u32,
     /// Value blocks that the producer zeroed rows of.
     pub mended: u32,
     /// Consumer warpgroup.
     pub wg: u32,
-    /// Keys of the tensor.
+    /// Queries and keys of the tensor.
+    pub s_q: u32,
+    /// See `s_q`.
     pub s_kv: u32,
     /// Query heads that share a key head.
     pub group: u32,
@@ -165,7 +169,7 @@ impl<'a, NS: Size> Product for WgmmaScores<'a, NS> {
             shape.ty,
             &shape.score_steps()
         ));
-        acc.v = ptx::issue_scores::<NS>(q, k, text);
+        acc.issued = ptx::issue_scores::<NS>(q, k, text);
     }
     fn wait(
         ctx: &mut HopperCtx<'a>,
@@ -175,7 +179,11 @@ impl<'a, NS: Size> Product for WgmmaScores<'a, NS> {
         #[comptime] in_flight: u32,
     ) {
         let stages = comptime!(ctx.shape.stages);
-        acc.v = ptx::wait_scores::<NS>(acc.v, comptime!(acc.n), in_flight);
+        let done = ptx::wait_scores::<NS>(acc.issued, comptime!(acc.n), in_flight);
+        #[unroll]
+        for i in 0..comptime!(acc.n as usize) {
+            acc.v[i] = done.extract(i);
+        }
         ctx.release(ctx.k_empty(ctx.k_pos % stages));
         ctx.k_pos += 1u32;
     }
@@ -247,7 +255,8 @@ impl<'a, NS: Size, NP: Size> Tier for Hopper<'a, NS, NP> {
     }
     fn scores(ctx: &HopperCtx<'a>) -> WgmmaRegs<NS> {
         WgmmaRegs::<NS> {
-            v: Vector::<f32, NS>::zeroed(),
+            issued: Vector::<f32, NS>::zeroed(),
+            v: Array::<f32>::new(comptime!(ctx.shape.block as usize / 2)),
             row: ctx.thread_row(),
             col: UNIT_POS % 4u32 * 2u32,
             n: comptime!(ctx.shape.block / 2),
@@ -303,16 +312,18 @@ impl<'a, NS: Size, NP: Size> Tier for Hopper<'a, NS, NP> {
     fn encode(ctx: &mut HopperCtx<'a>, s: &mut WgmmaRegs<NS>, p: &mut PackedProbs<NP>) {
         #[unroll]
         for w in 0..comptime!(ctx.shape.block as usize / 4) {
-            let lo = s.v.extract(comptime!(2 * w));
-            let hi = s.v.extract(comptime!(2 * w + 1));
+            let lo = s.v[comptime!(2 * w)];
+            let hi = s.v[comptime!(2 * w + 1)];
             p.v.insert(w, ptx::pack2(lo, hi, comptime!(ctx.shape.ty)));
         }
     }
     fn rescale(_ctx: &mut HopperCtx<'a>, acc: &mut Bank, factors: &Array<f32>) {
         ptx::bank_scale(factors[0], factors[1], comptime!(acc.n));
     }
-    fn store(ctx: &mut HopperCtx<'a>, at: &TileCoords, _acc: &Bank, done: &Finished) {
-        store_rows(ctx, at, done);
+    fn store(ctx: &mut HopperCtx<'a>, _acc: &Bank, done: &Finished) {
+        let tile = read_tile(&*ctx, ctx.stored);
+        store_rows(ctx, &tile, done);
+        ctx.stored += 1u32;
     }
 }
 

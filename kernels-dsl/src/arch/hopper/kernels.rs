@@ -55,7 +55,7 @@ pub fn attend_forward_hopper<E: Float>(
     let barriers: Shared<[u64]> =
         Shared::new_aligned_slice(comptime!(shape.barriers() as usize), 128usize);
     let mut slots: Shared<[u32]> =
-        Shared::new_aligned_slice(comptime!((shape.q_stages() * SLOT) as usize), 16usize);
+        Shared::new_aligned_slice(comptime!((shape.slots() * SLOT) as usize), 16usize);
     let bars = ptx::smem_addr::<u64>(&barriers[0]);
     if UNIT_POS == 0u32 {
         init_barriers(bars, shape);
@@ -162,8 +162,10 @@ fn run_hopper<'a, NS: Size, NP: Size>(
         v_pos: 0u32,
         tiles: 0u32,
         q_stage: 0u32,
+        stored: 0u32,
         mended: 0u32,
         wg: warpgroup.max(1u32) - 1u32,
+        s_q: sizes.s_q,
         s_kv: sizes.s_kv,
         group: sizes.group,
         neg_inf: scalars.neg_inf,

@@ -57,10 +57,6 @@ pub(super) fn load_keys(ctx: &mut HopperCtx<'_>, at: &TileCoords, j: u32) {
 /// sequence's among them, are zeroed by the producer's warp before the consumers see the stage,
 /// since 0 * NaN is NaN.
 #[cube]
-#[allow(
-    clippy::collapsible_if,
-    reason = "the outer guard is comptime, the inner is not"
-)]
 pub(super) fn load_values(ctx: &mut HopperCtx<'_>, at: &TileCoords, j: u32) {
     let shape = comptime!(ctx.shape);
     let stages = comptime!(shape.stages);
@@ -70,7 +66,7 @@ pub(super) fn load_values(ctx: &mut HopperCtx<'_>, at: &TileCoords, j: u32) {
     let end = row0 + comptime!(shape.block);
     let mut lands = full;
     let mut mend = false;
-    if comptime!(shape.ragged) {
+    if comptime!(shape.features.lengths) {
         mend = end > at.len_kv && at.first_kv + at.len_kv < ctx.s_kv;
         if mend {
             lands = ctx.v_landed();
@@ -92,7 +88,7 @@ pub(super) fn load_values(ctx: &mut HopperCtx<'_>, at: &TileCoords, j: u32) {
             );
         }
     }
-    if comptime!(shape.ragged) {
+    if comptime!(shape.features.lengths) {
         if mend {
             zero_past_length(ctx, stage, at.len_kv.max(row0) - row0, lands, full);
         }

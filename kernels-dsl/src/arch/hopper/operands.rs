@@ -4,7 +4,7 @@ use cubecl::prelude::*;
 
 use super::ptx;
 use super::slots::SLOT;
-use crate::attention::Exponential;
+use crate::attention::{Exponential, LogitFeatures};
 use crate::tile::Fragment;
 
 /// Comptime shape of the Hopper tier's kernel.
@@ -22,8 +22,9 @@ pub struct HopperShape {
     pub stages: u32,
     /// "bf16" or "f16".
     pub ty: &'static str,
-    /// V rows past a sequence's length but inside the tensor are zeroed.
-    pub ragged: bool,
+    /// Hooks compiled in: which parts of a tile the kernel must be told. With `lengths` the
+    /// producer zeroes V rows past a sequence's.
+    pub features: LogitFeatures,
     /// Query heads whose rows alternate in a tile; divides the rows.
     pub pack: u32,
 }
@@ -41,12 +42,16 @@ impl HopperShape {
     fn columns(width: u32) -> u32 {
         width.div_ceil(64)
     }
+    /// Tiles that the consumers may still read; see [`slots`](super::slots).
+    pub(super) fn slots(self) -> u32 {
+        self.q_stages() + 1
+    }
     /// Query tiles in flight: two where shared memory has room, so that the next tile's queries
     /// are there when this one is done.
     pub fn q_stages(self) -> u32 {
         // 227 KB, what a cube may have on sm_90.
         const LIMIT: u32 = 227 << 10;
-        let control = 8 * (4 + 4 * self.stages + 1) + 2 * 4 * SLOT;
+        let control = 8 * (4 + 4 * self.stages + 1) + 3 * 4 * SLOT;
         let others = self.stages * (self.k_bytes() + self.v_bytes()) + control;
         if 2 * self.q_bytes() + others <= LIMIT {
             2
@@ -76,7 +81,7 @@ impl HopperShape {
         self.q_stages() * self.q_bytes()
             + self.stages * (self.k_bytes() + self.v_bytes())
             + 8 * self.barriers()
-            + self.q_stages() * 4 * SLOT
+            + self.slots() * 4 * SLOT
     }
     /// mbarriers: full and empty of every Q, K and V stage, and v landed.
     pub fn barriers(self) -> u32 {
@@ -130,8 +135,11 @@ pub(super) fn descriptor_mn_major(addr: u32, #[comptime] block: u32) -> u64 {
 /// + e of thread t is row 16 (t / 32) + t % 32 / 4 + 8 r, column 8 g + 2 (t % 4) + e.
 #[derive(CubeType)]
 pub struct WgmmaRegs<NS: Size> {
-    /// The values.
-    pub v: Vector<f32, NS>,
+    /// What wgmma writes, from its issue to the wait for it.
+    pub issued: Vector<f32, NS>,
+    /// [n] the values after the wait. An array: setting an element of a vector prints a copy of
+    /// all of them, and the compiler reads each.
+    pub v: Array<f32>,
     /// Row of the tile that r = 0 stands for.
     pub row: u32,
     /// Column of the tile that g = e = 0 stands for.
@@ -155,10 +163,10 @@ impl<NS: Size> Fragment for WgmmaFragment<NS> {
         comptime!(f.n as usize / 2)
     }
     fn get(f: &WgmmaRegs<NS>, #[comptime] r: usize, #[comptime] c: usize) -> f32 {
-        f.v.extract(comptime!(4 * (c / 2) + 2 * r + c % 2))
+        f.v[comptime!(4 * (c / 2) + 2 * r + c % 2)]
     }
     fn set(f: &mut WgmmaRegs<NS>, #[comptime] r: usize, #[comptime] c: usize, x: f32) {
-        f.v.insert(comptime!(4 * (c / 2) + 2 * r + c % 2), x);
+        f.v[comptime!(4 * (c / 2) + 2 * r + c % 2)] = x;
     }
     fn row(f: &WgmmaRegs<NS>, #[comptime] r: usize) -> u32 {
         f.row + comptime!(8 * r as u32)

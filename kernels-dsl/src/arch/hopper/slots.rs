@@ -1,19 +1,21 @@
-//! Tiles handed from the producer, which decodes them, to the consumers: one slot beside every
-//! query stage, covered by that stage's barriers.
+//! Tiles handed from the producer, which decodes them, to the consumers: a ring of slots one
+//! longer than that of the query stages and covered by their barriers. The slot of a tile is
+//! written again only when every consumer is done with the scores of the tile after it, and has
+//! therefore stored the tile: a consumer need not keep in registers what the store wants.
 
 use cubecl::prelude::*;
 
 use super::{HopperCtx, ptx};
 use crate::attention::{Segments, StreamTile, TileCoords};
 
-/// Words of a slot: see [`write_tile`]. The last ones are padding.
+/// Words of a slot: see [`write_tile`]. The last one is padding.
 pub(super) const SLOT: u32 = 16;
 
 /// Publishes the tile with its queries: called by one thread between `q_empty`'s wait and the
 /// arrival on `q_full`, which releases the words.
 #[cube]
 pub(super) fn write_tile(ctx: &mut HopperCtx<'_>, at: &TileCoords, range: &Segments) {
-    let slot = (ctx.next_q_stage() * SLOT) as usize;
+    let slot = slot_of(&*ctx, ctx.tiles);
     ctx.slots[slot] = 1u32;
     ctx.slots[slot + 1] = at.batch;
     ctx.slots[slot + 2] = at.head;
@@ -36,40 +38,72 @@ pub(super) fn write_tile(ctx: &mut HopperCtx<'_>, at: &TileCoords, range: &Segme
 pub(super) fn close(ctx: &mut HopperCtx<'_>) {
     let stage = ctx.next_q_stage();
     ptx::mbar_wait(ctx.q_empty(stage), ctx.next_q_parity() ^ 1u32);
-    ctx.slots[(stage * SLOT) as usize] = 0u32;
+    let slot = slot_of(&*ctx, ctx.tiles);
+    ctx.slots[slot] = 0u32;
     ptx::mbar_arrive(ctx.q_full(stage));
 }
 
-/// Waits for the next tile and its queries. Its slot is free again after
-/// [`scores_done`](crate::attention::Tier::scores_done).
+/// Waits for the next tile and its queries.
 #[cube]
 pub(super) fn await_tile(ctx: &HopperCtx<'_>) -> StreamTile {
     let stage = ctx.next_q_stage();
     ptx::mbar_wait(ctx.q_full(stage), ctx.next_q_parity());
-    let slot = (stage * SLOT) as usize;
+    let slot = slot_of(ctx, ctx.tiles);
     StreamTile {
         open: ctx.slots[slot] == 1u32,
-        at: TileCoords {
-            batch: ctx.slots[slot + 1],
-            head: ctx.slots[slot + 2],
-            row0: ctx.slots[slot + 3],
-            len_q: ctx.slots[slot + 4],
-            len_kv: ctx.slots[slot + 5],
-            shift: i32::cast_from(ctx.slots[slot + 6]),
-            slope: f32::reinterpret(ctx.slots[slot + 7]),
-            first_q: ctx.slots[slot + 12],
-            first_kv: ctx.slots[slot + 13],
-            rows_q: ctx.slots[slot + 14],
-            // The segments hold what the producer made of these.
-            keys_lo: 0u32.runtime(),
-            keys_hi: 0u32.runtime(),
-            pack: comptime!(ctx.shape.pack),
-        },
+        at: tile_in(ctx, slot),
         range: Segments {
             start: ctx.slots[slot + 8],
             inner_start: ctx.slots[slot + 9],
             inner_end: ctx.slots[slot + 10],
             end: ctx.slots[slot + 11],
         },
+    }
+}
+
+/// Tile number `tile` of the cube, until the one after the next is published.
+#[cube]
+pub(super) fn read_tile(ctx: &HopperCtx<'_>, tile: u32) -> TileCoords {
+    tile_in(ctx, slot_of(ctx, tile))
+}
+
+#[cube]
+fn slot_of(ctx: &HopperCtx<'_>, tile: u32) -> usize {
+    (tile % comptime!(ctx.shape.slots()) * SLOT) as usize
+}
+
+/// What the blueprint leaves constant is not read: constants need no registers.
+#[cube]
+fn tile_in(ctx: &HopperCtx<'_>, slot: usize) -> TileCoords {
+    let features = comptime!(ctx.shape.features);
+    let mut len_q = ctx.s_q;
+    let mut len_kv = ctx.s_kv;
+    if comptime!(features.lengths) {
+        len_q = ctx.slots[slot + 4];
+        len_kv = ctx.slots[slot + 5];
+    }
+    let mut first_q = 0u32;
+    let mut first_kv = 0u32;
+    let mut rows_q = ctx.s_q;
+    if comptime!(features.varlen) {
+        first_q = ctx.slots[slot + 12];
+        first_kv = ctx.slots[slot + 13];
+        rows_q = ctx.slots[slot + 14];
+    }
+    TileCoords {
+        batch: ctx.slots[slot + 1],
+        head: ctx.slots[slot + 2],
+        row0: ctx.slots[slot + 3],
+        len_q,
+        len_kv,
+        shift: i32::cast_from(ctx.slots[slot + 6]),
+        slope: f32::reinterpret(ctx.slots[slot + 7]),
+        first_q,
+        first_kv,
+        rows_q,
+        // The segments hold what the producer made of these.
+        keys_lo: 0u32.runtime(),
+        keys_hi: 0u32.runtime(),
+        pack: comptime!(ctx.shape.pack),
     }
 }

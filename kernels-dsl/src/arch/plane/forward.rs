@@ -265,7 +265,7 @@ impl<'a, NS: Size, NP: Size> Tier for Plane<'a, NS, NP> {
         }
         ptx::bank_scale(f, shape);
     }
-    fn store(ctx: &mut PlaneCtx<'a>, _at: &TileCoords, _acc: &Bank, done: &Finished) {
+    fn store(ctx: &mut PlaneCtx<'a>, _acc: &Bank, done: &Finished) {
         store_rows(ctx, done);
     }
 }

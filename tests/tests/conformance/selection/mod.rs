@@ -26,7 +26,7 @@ fn cuda(device: &str, sm: u32, shared_memory: usize) -> Caps {
     }
 }
 
-fn gpus() -> [Caps; 7] {
+pub(crate) fn gpus() -> [Caps; 7] {
     [
         cuda("A100", 80, 163 << 10),
         cuda("RTX 4090", 89, 99 << 10),
@@ -56,7 +56,7 @@ fn wgpu(device: &str, units: u32, bindings: u32, dtypes: &[DType]) -> Caps {
     }
 }
 
-fn lavapipe() -> Caps {
+pub(crate) fn lavapipe() -> Caps {
     wgpu("llvmpipe (wgpu<wgsl>)", 1024, 33, &[DType::F32, DType::F16])
 }
 
@@ -68,7 +68,7 @@ fn apple() -> Caps {
     wgpu("Apple M3 (wgpu<wgsl>)", 1024, 31, &[DType::F32, DType::F16])
 }
 
-fn cpu(cores: u32) -> Caps {
+pub(crate) fn cpu(cores: u32) -> Caps {
     Caps {
         device: "CPU (cpu)".into(),
         family: Family::Cpu,

@@ -1,5 +1,8 @@
 //! The `flashcube` command as its users meet it: exit codes, help, JSON, files.
 
+mod bench;
+mod sanitize;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -59,7 +62,7 @@ fn json(arguments: &[&str]) -> Value {
     serde_json::from_str(&text).unwrap_or_else(|e| panic!("{arguments:?}: {e}: {text}"))
 }
 
-const COMMANDS: [&str; 7] = [
+const COMMANDS: [&str; 8] = [
     "doctor",
     "demo",
     "verify",
@@ -67,6 +70,7 @@ const COMMANDS: [&str; 7] = [
     "lower",
     "bench",
     "compare",
+    "sanitize",
 ];
 
 #[test]
@@ -95,6 +99,7 @@ fn bad_usage_is_exit_code_2_with_a_hint() {
         ),
         (&["verify", "--backend", "tpu"], "possible values"),
         (&["verify", "--kernel", "conv2d"], "attend_forward"),
+        (&["verify", "--backend", "cpu", "--repeat", "1"], "2.."),
         (
             &["verify", "--backend", "cpu", "--case", "no/such/case"],
             "export-problem --list",
@@ -373,45 +378,4 @@ fn exported_problem_comes_back_right_or_wrong() {
     expect(2, &against, "out");
     fs::write(&outputs, "no tensors here").unwrap();
     expect(2, &against, "out.safetensors");
-}
-
-#[test]
-fn bench_is_checked_timed_and_compared() {
-    let folder = Folder::new("bench");
-    let (first, second) = (folder.file("first.json"), folder.file("second.json"));
-    let table = expect(
-        0,
-        &[
-            "bench",
-            "--backend",
-            "cpu",
-            "--suite",
-            "merge",
-            "--row",
-            "/f32/n16",
-            "--json",
-            &first,
-        ],
-        "",
-    );
-    assert!(table.contains("merge/unit/f32/d128"), "{table}");
-    let mut report: Value = serde_json::from_slice(&fs::read(&first).unwrap()).unwrap();
-    assert!(report["copy_gb_per_s"].as_f64().unwrap() > 0.0);
-    assert_eq!(report["rows"].as_array().unwrap().len(), 1);
-    let row = &mut report["rows"][0];
-    assert!(row["worst_share_of_bound"].as_f64().unwrap() <= 1.0);
-    assert!(row["repeats"].as_u64().unwrap() >= 5);
-
-    let median = row["median_seconds"].as_f64().unwrap();
-    row["median_seconds"] = (2.0 * median).into();
-    fs::write(&second, report.to_string()).unwrap();
-    expect(0, &["compare", &first, &first, "--at-least", "1"], "");
-    expect(0, &["compare", &first, &second, "--at-least", "0.5"], "");
-    expect(
-        1,
-        &["compare", &first, &second, "--at-least", "0.6"],
-        "merge_partials",
-    );
-    let rows = json(&["compare", &first, &second, "--json"]);
-    assert!((rows[0]["ratio"].as_f64().unwrap() - 0.5).abs() < 1e-9);
 }

@@ -1,4 +1,8 @@
-//! `flashcube compare`: two bench runs, row by row.
+//! `flashcube compare`: two bench runs of ours row by row, or ours and the peers' cell by cell.
+
+mod cells;
+mod plot;
+mod verdict;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,11 +11,11 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::Serialize;
 
-use crate::bench::BenchReport;
+use crate::bench::{BenchReport, OURS};
 use crate::failure::{Failure, Result};
 use crate::output::{self, Table};
 
-/// Compares two bench runs row by row: how many times as fast the second is.
+/// Compares two bench runs row by row, or a run with that of other libraries on the same card.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -19,18 +23,44 @@ Examples:
   flashcube bench --json after.json
   flashcube compare before.json after.json                  shows the ratios
   flashcube compare before.json after.json --at-least 0.95  exit 1 when a row lost more than 5 %
+  flashcube compare ours.json peers.json --at-least 0.98 --plot peers.svg
+  flashcube compare ours.json peers.json --peer fa2 --mean-at-least 1
 
-The ratio is the first run's median time over the second's: above 1 the second is faster. Rows are
-matched by name. With --at-least, a row that is in the first run and not in the second, or failed
-there, counts as lost.")]
+Two runs of ours: the ratio is the first run's median time over the second's, above 1 the second is
+faster. Rows are matched by name. With --at-least, a row that is in the first run and not in the
+second, or failed there, counts as lost.
+
+Ours and the peers' (a file of benches/peers/peers.py): a cell is a problem; its ratio is the time of
+the fastest peer over ours in that peer's memory layout, above 1 ours is faster. With --at-least the
+command fails as well when a peer fell short of what it reached before (its rows say so, and
+--allow-void lets it pass), when a goal between two of our own rows is missed, or when an error is
+more than --rmse-at-most times a peer's.")]
 pub(crate) struct CompareArgs {
-    /// The run to compare with
+    /// The run to compare with, or ours
     before: PathBuf,
-    /// The run to judge
+    /// The run to judge, or the peers'
     after: PathBuf,
     /// Fail when a ratio is below this
     #[arg(long, value_name = "R")]
     at_least: Option<f64>,
+    /// Fail when the geometric mean of a dtype's ratios to the peers is below this
+    #[arg(long, value_name = "R")]
+    mean_at_least: Option<f64>,
+    /// Largest error of ours over a peer's
+    #[arg(long, value_name = "R", default_value_t = 1.02)]
+    rmse_at_most: f64,
+    /// Only this peer (repeatable)
+    #[arg(long = "peer", value_name = "NAME")]
+    peers: Vec<String>,
+    /// Only problems and inputs whose name contains this
+    #[arg(long, value_name = "PATTERN")]
+    row: Option<String>,
+    /// Let a peer fall short of what it reached before
+    #[arg(long)]
+    allow_void: bool,
+    /// Draw ours and the peers to this file
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -47,11 +77,17 @@ struct Compared {
 }
 
 pub(crate) fn run(args: &CompareArgs) -> Result<()> {
-    if let Some(least) = args.at_least
-        && !(least.is_finite() && least > 0.0)
-    {
-        let what = format!("--at-least {least}: expected a positive number");
-        return Err(Failure::usage(what, "0.95 allows a loss of 5 %"));
+    for (option, ratio) in [
+        ("--at-least", args.at_least),
+        ("--mean-at-least", args.mean_at_least),
+        ("--rmse-at-most", Some(args.rmse_at_most)),
+    ] {
+        if let Some(ratio) = ratio
+            && !(ratio.is_finite() && ratio > 0.0)
+        {
+            let what = format!("{option} {ratio}: expected a positive number");
+            return Err(Failure::usage(what, "0.95 allows a loss of 5 %"));
+        }
     }
     let (before, after) = (read(&args.before)?, read(&args.after)?);
     if before.device != after.device {
@@ -60,7 +96,16 @@ pub(crate) fn run(args: &CompareArgs) -> Result<()> {
             before.device, after.device
         );
     }
-    let rows = compare(&before, &after);
+    if after.rows.iter().any(|row| row.implementation != OURS) {
+        return with_peers(args, &before, &after);
+    }
+    if args.plot.is_some() || args.mean_at_least.is_some() || !args.peers.is_empty() {
+        let what = format!("{} holds no rows of peers", args.after.display());
+        let hint = "--plot, --peer and --mean-at-least take a file of benches/peers/peers.py";
+        return Err(Failure::usage(what, hint));
+    }
+    let mut rows = compare(&before, &after);
+    rows.retain(|row| wanted(args, &row.name));
     if args.json {
         output::print_json(&rows)?;
     } else {
@@ -74,6 +119,43 @@ pub(crate) fn run(args: &CompareArgs) -> Result<()> {
         ))),
         _ => Ok(()),
     }
+}
+
+fn wanted(args: &CompareArgs, name: &str) -> bool {
+    args.row.as_ref().is_none_or(|part| name.contains(part))
+}
+
+fn with_peers(args: &CompareArgs, ours: &BenchReport, peers: &BenchReport) -> Result<()> {
+    let wanted = |name: &str| wanted(args, name);
+    let judged = |peer: &str| args.peers.is_empty() || args.peers.iter().any(|name| name == peer);
+    let comparison = cells::compare(ours, peers, wanted, judged);
+    let names = comparison.names();
+    if let Some(absent) = args
+        .peers
+        .iter()
+        .find(|peer| !names.contains(&peer.as_str()))
+    {
+        let what = format!("{} has no problem of {absent}", args.after.display());
+        return Err(Failure::usage(what, "its rows name the implementations"));
+    }
+    if comparison.cells.is_empty() && comparison.accuracy.is_empty() {
+        let hint = "both files must come from the same suite, dtypes and seed";
+        return Err(Failure::usage(
+            "no problem was computed by both sides",
+            hint,
+        ));
+    }
+    if let Some(path) = &args.plot {
+        let drawing = plot::bars(&comparison);
+        fs::write(path, drawing)
+            .map_err(|e| Failure::failed(format!("cannot write {}: {e}", path.display())))?;
+    }
+    if args.json {
+        output::print_json(&comparison)?;
+    } else {
+        output::print(&comparison)?;
+    }
+    verdict::judge(args, &comparison)
 }
 
 fn read(path: &Path) -> Result<BenchReport> {
