@@ -64,6 +64,12 @@ impl<'a> PlaneCtx<'a> {
     pub(super) fn place(&self) -> u32 {
         self.smem + comptime!(self.shape.place_at()) + UNIT_POS / 32u32 * 32u32
     }
+    /// With the first block the queries have arrived.
+    fn keep_queries(&self, j: u32) {
+        if j == self.first {
+            ptx::keep_queries(self.q_at, comptime!(self.shape));
+        }
+    }
     /// First row of the tile that this unit holds values of.
     pub(super) fn unit_row(&self) -> u32 {
         self.plane_row() + UNIT_POS % 32u32 / 4u32
@@ -186,7 +192,7 @@ impl<'a, NS: Size, NP: Size> Tier for Plane<'a, NS, NP> {
         ctx.first = range.end.max(1u32) - 1u32;
         ctx.len_kv = at.len_kv;
         // What the epilogue alone needs waits in shared memory: registers are for the loop.
-        if UNIT_POS % 32u32 == 0u32 {
+        if UNIT_POS_PLANE == 0u32 {
             ptx::store_words(ctx.place(), at.batch, at.head, at.row0, at.first_q);
             ptx::store_words(ctx.place() + 16u32, at.len_q, at.rows_q, 0u32, 0u32);
         }
@@ -217,9 +223,7 @@ impl<'a, NS: Size, NP: Size> Tier for Plane<'a, NS, NP> {
         ptx::copies_wait(0u32);
         sync_cube();
         if comptime!(shape.query_registers() > 0) {
-            if j == ctx.first {
-                ptx::keep_queries(ctx.q_at, shape);
-            }
+            ctx.keep_queries(j);
         }
         if comptime!(shape.stages == 2) {
             if comptime!(shape.ahead) {

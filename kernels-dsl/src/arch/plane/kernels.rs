@@ -3,6 +3,7 @@
 use cubecl::prelude::*;
 
 use super::copies::CopySource;
+use super::operands::{half_keys_address, keys_address, rows_address};
 use super::{Plane, PlaneCtx, PlaneShape, ptx};
 use crate::arch::fma::{ForwardLayouts, ForwardSizes};
 use crate::arch::hopper::ptx as shared;
@@ -78,15 +79,7 @@ fn run_plane<'a, NS: Size, NP: Size>(
     let smem = shared::smem_addr::<Vector<u32, Const<4>>>(&tile[0]);
     let k_smem = smem + comptime!(shape.q_bytes());
     let v_smem = k_smem + comptime!(shape.stages * shape.k_bytes());
-    // Matrices of A, and of V's transpose: rows 0-7, rows 8-15, then the next chunk. Of K: keys 0-7
-    // in two chunks, then keys 8-15.
     let lane = UNIT_POS % 32u32;
-    let swizzle = lane % 8u32;
-    let (row, chunk) = (lane % 16u32, ((lane / 16u32) ^ swizzle) * 16u32);
-    let (key, key_chunk) = (
-        lane / 16u32 * 8u32 + swizzle,
-        ((lane / 8u32 % 2u32) ^ swizzle) * 16u32,
-    );
     let d_row = comptime!(PlaneShape::row_bytes(shape.d));
     let d_v_row = comptime!(PlaneShape::row_bytes(shape.d_v));
     let plane_row = UNIT_POS / 32u32 * comptime!(shape.plane_rows());
@@ -114,10 +107,10 @@ fn run_plane<'a, NS: Size, NP: Size>(
             comptime!(shape.v_copy()),
         ),
         smem,
-        q_at: smem + (plane_row + row) * d_row + chunk,
-        k_at: k_smem + key * d_row + key_chunk,
-        k_half_at: k_smem + row * d_row + swizzle * 16u32,
-        v_at: v_smem + row * d_v_row + chunk,
+        q_at: smem + plane_row * d_row + rows_address(lane, d_row),
+        k_at: k_smem + keys_address(lane, d_row),
+        k_half_at: k_smem + half_keys_address(lane, d_row),
+        v_at: v_smem + rows_address(lane, d_v_row),
         start: 0u32,
         first: 0u32,
         len_kv: 0u32,

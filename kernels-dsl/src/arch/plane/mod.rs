@@ -4,6 +4,8 @@
 
 mod copies;
 mod forward;
+#[cfg(test)]
+mod interpreted;
 mod kernels;
 mod operands;
 mod ptx;

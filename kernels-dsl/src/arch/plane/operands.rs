@@ -1,4 +1,4 @@
-//! The accumulator fragment of mma.sync.
+//! The accumulator fragment of mma.sync, and the addresses that lanes give ldmatrix.
 
 use cubecl::prelude::*;
 
@@ -74,4 +74,23 @@ impl<NS: Size> Fragment for MmaFragment<NS> {
 pub struct MmaProbs<NP: Size> {
     /// The words; NP is the power of two above those in use.
     pub v: Vector<u32, NP>,
+}
+
+/// Bytes from a swizzled tile of A, or of V, to the row of 8 elements that this lane gives ldmatrix:
+/// matrices of rows 0-7 and 8-15, then the same of the next chunk.
+#[cube]
+pub(super) fn rows_address(lane: u32, #[comptime] row_bytes: u32) -> u32 {
+    lane % 16u32 * row_bytes + ((lane / 16u32) ^ (lane % 8u32)) * 16u32
+}
+
+/// The same for K: matrices of keys 0-7 in two chunks, then of keys 8-15.
+#[cube]
+pub(super) fn keys_address(lane: u32, #[comptime] row_bytes: u32) -> u32 {
+    (lane / 16u32 * 8u32 + lane % 8u32) * row_bytes + ((lane / 8u32 % 2u32) ^ (lane % 8u32)) * 16u32
+}
+
+/// The same for a step of half the depth: matrices of keys 0-7 and 8-15 in one chunk.
+#[cube]
+pub(super) fn half_keys_address(lane: u32, #[comptime] row_bytes: u32) -> u32 {
+    lane % 16u32 * row_bytes + lane % 8u32 * 16u32
 }

@@ -115,7 +115,7 @@ fn depth(shape: PlaneShape, step: u32) -> u32 {
 }
 
 /// Every query fragment of the plane, from the address that this lane gives ldmatrix.
-fn queries_text(shape: PlaneShape) -> String {
+pub(super) fn queries_text(shape: PlaneShape) -> String {
     let row = PlaneShape::row_bytes(shape.d);
     let mut s = flips("q", "%0");
     for step in 0..shape.d.div_ceil(16) {
@@ -132,7 +132,7 @@ fn queries_text(shape: PlaneShape) -> String {
 /// gives ldmatrix for Q, for 16 keys by 16 columns of K, and for 16 keys by 8 columns.
 ///
 /// Columns go in steps of 16, a rest of 8 by the instruction of half the depth.
-fn scores_text(shape: PlaneShape, width: usize) -> String {
+pub(super) fn scores_text(shape: PlaneShape, width: usize) -> String {
     let (m_tiles, n_tiles) = (shape.m_tiles(), shape.block / 8);
     let row = PlaneShape::row_bytes(shape.d);
     let zeros = "{zero, zero, zero, zero}";
@@ -170,7 +170,7 @@ fn scores_text(shape: PlaneShape, width: usize) -> String {
 
 /// O += P V. `%0..` are the words of P of a vector of `width`, then the address that this lane
 /// gives ldmatrix for 16 keys by 16 columns of V.
-fn values_text(shape: PlaneShape, width: usize) -> String {
+pub(super) fn values_text(shape: PlaneShape, width: usize) -> String {
     let (m_tiles, n_tiles) = (shape.m_tiles(), shape.d_v / 8);
     let row = PlaneShape::row_bytes(shape.d_v);
     let mut s = String::from(".reg .b32 b<4>;\n") + &flips("v", &format!("%{width}"));
@@ -261,7 +261,7 @@ pub(super) fn bank_store(to: u32, inverse: Vector<f32, Const<4>>, #[comptime] sh
     gpu_asm!("{{ // {a} {b}\n{text}}}", a = in(_) val::<Vector<f32, Const<4>>>(inverse), b = in(_) val::<u32>(to), text = const text);
 }
 
-fn store_text(shape: PlaneShape) -> String {
+pub(super) fn store_text(shape: PlaneShape) -> String {
     let mut s = String::from(".reg .f32 lo, hi;\n.reg .b32 word;\n") + &flips("to", "%4");
     for i in (0..shape.acc_registers()).step_by(2) {
         let (m, n) = (i / (shape.d_v / 2), i % (shape.d_v / 2) / 4);

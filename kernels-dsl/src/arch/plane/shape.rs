@@ -78,7 +78,7 @@ impl PlaneShape {
     }
     /// Bytes from the start of a tile to chunk `chunk` of row `row`.
     #[cfg(test)]
-    fn chunk_at(width: u32, row: u32, chunk: u32) -> u32 {
+    pub(super) fn chunk_at(width: u32, row: u32, chunk: u32) -> u32 {
         row * Self::row_bytes(width) + (chunk ^ (row % 8)) * CHUNK
     }
     /// Bytes of the query tile, which later holds the output tile.

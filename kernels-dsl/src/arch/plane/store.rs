@@ -19,6 +19,7 @@ pub(super) fn store_rows(ctx: &mut PlaneCtx<'_>, done: &Finished) {
     let first_q = place.extract(3usize);
     let (len_q, rows_q) = (sizes.extract(0usize), sizes.extract(1usize));
 
+    let word = UNIT_POS % 4u32 * 4u32;
     let rows = comptime!(2 * shape.m_tiles() as usize);
     let mut inverse = Vector::<f32, Const<4>>::zeroed();
     #[unroll]
@@ -26,7 +27,7 @@ pub(super) fn store_rows(ctx: &mut PlaneCtx<'_>, done: &Finished) {
         inverse.insert(r, done.inverse[r]);
         let row = row0 + ctx.unit_row() + comptime!((16 * (r / 2) + 8 * (r % 2)) as u32);
         let query = query_of(row, comptime!(shape.pack));
-        if UNIT_POS % 4u32 == 0u32 && query < rows_q {
+        if word == 0u32 && query < rows_q {
             let head = head_of(first_head, row, comptime!(shape.pack));
             let to =
                 ctx.lse_layout.base(batch, head) + (first_q + query) as usize * ctx.lse_layout.row;
@@ -40,7 +41,6 @@ pub(super) fn store_rows(ctx: &mut PlaneCtx<'_>, done: &Finished) {
     let copy = comptime!(shape.out_copy());
     let lane = UNIT_POS % 32u32;
     let row_bytes = comptime!(copy.row_bytes);
-    let word = UNIT_POS % 4u32 * 4u32;
     ptx::bank_store(
         shared_chunk(ctx.smem, ctx.unit_row(), 0u32.runtime(), row_bytes) + word,
         inverse,

@@ -1,0 +1,108 @@
+//! When the Hopper tier is chosen, and with which tile.
+
+use super::{AttendKey, Policy, check_matrix, check_packed_tile, lacks, packed_heads};
+use crate::attention::IssueOrder;
+use crate::error::NotAvailable;
+use crate::launch::{AttendBlueprint, Caps, RoleSplit, TierName};
+
+/// The Hopper tier: 16-bit forward on sm_90 with views that TMA can address.
+pub(super) fn select_hopper(
+    key: &AttendKey,
+    caps: &Caps,
+    policy: &Policy,
+    wide: bool,
+) -> Result<AttendBlueprint, NotAvailable> {
+    let no = |limit, needed: &dyn std::fmt::Display, available: &dyn std::fmt::Display| {
+        Err(lacks(key, caps, limit, needed, available))
+    };
+    match caps.sm {
+        Some(90) => {}
+        Some(sm) => return no("compute capability", &90, &sm),
+        None => return no("compute capability", &90, &"none"),
+    }
+    check_matrix(
+        key,
+        caps,
+        [
+            "hopper tier",
+            "hopper tier's dtypes",
+            "d of the hopper tier",
+            "d_v of the hopper tier",
+        ],
+    )?;
+    if !key.tma {
+        return no(
+            "TMA addressing",
+            &"16-byte strides and start",
+            &"other strides",
+        );
+    }
+    if key.vector < 2 {
+        return no(
+            "hopper tier's output words",
+            &"even strides",
+            &"odd strides",
+        );
+    }
+    let tile = |packed| policy.tile.unwrap_or_else(|| hopper_tile(key, packed));
+    let pack = packed_heads(key, tile(false).0, policy);
+    let (rows, block) = tile(pack > 1);
+    if !matches!(rows, 64 | 128 | 192) || block == 0 || block > 256 || !block.is_multiple_of(16) {
+        let tile = format!("{rows}x{block}");
+        return no(
+            "hopper tier's tiles",
+            &tile,
+            &"64, 128, 192 rows x multiples of 16 keys",
+        );
+    }
+    check_packed_tile(key, caps, rows, pack)?;
+    let blueprint = AttendBlueprint {
+        op: key.op,
+        tier: TierName::Hopper,
+        roles: RoleSplit::None,
+        order: IssueOrder::ScoresAhead,
+        segmented: true,
+        dtype: key.dtype,
+        d: key.d,
+        d_v: key.d_v,
+        rows,
+        pack,
+        block,
+        stages: 2,
+        vector: 8,
+        wide,
+        folded: key.features.plain() && key.positive_scale,
+        features: key.features,
+        fault: policy.fault,
+    };
+    let bytes = blueprint.hopper_shape().smem_bytes() as usize;
+    if bytes > caps.shared_memory {
+        return no("shared memory (bytes)", &bytes, &caps.shared_memory);
+    }
+    Ok(blueprint)
+}
+
+/// Rows and keys of the Hopper tier's tile, FlashAttention-3's table: as many keys as registers
+/// (S, P and O of a consumer) and shared memory (two stages of K and V) hold; a band wastes less
+/// of a square tile. Hooks that read memory for every score want registers for addresses, and
+/// get shorter blocks, the more so where rows of a tile have heads and slopes of their own: none of
+/// these tiles spills. Packing does not change the rows.
+fn hopper_tile(key: &AttendKey, packed: bool) -> (usize, usize) {
+    let x = &key.features;
+    let banded = x.band_left || x.band_right;
+    let reads = match x.bias as u32 + x.documents as u32 + x.mask.is_some() as u32 {
+        0 => 0,
+        reads => reads + x.alibi as u32 + packed as u32,
+    };
+    match (key.d.max(key.d_v), reads) {
+        (..=64, 0) => (192, 128),
+        (..=128, 0) if !banded => (128, 176),
+        (..=128, 0) => (128, 128),
+        (..=192, 0) if key.d_v <= 128 => (128, 128),
+        (..=192, 0) => (128, 112),
+        (_, 0) => (128, 80),
+        (..=192, 1) => (128, 64),
+        (_, 1) => (128, 48),
+        _ => (128, 32),
+    }
+}

@@ -1,0 +1,124 @@
+//! When the plane tier is chosen, and with which tile and how many stages.
+
+use super::{AttendKey, Policy, check_matrix, check_packed_tile, lacks, packed_heads};
+use crate::attention::IssueOrder;
+use crate::error::NotAvailable;
+use crate::launch::{AttendBlueprint, Caps, RoleSplit, TierName};
+
+/// The plane tier: 16-bit forward on sm_80 and up with rows of 16-byte chunks.
+pub(super) fn select_plane(
+    key: &AttendKey,
+    caps: &Caps,
+    policy: &Policy,
+    wide: bool,
+) -> Result<AttendBlueprint, NotAvailable> {
+    check_plane(key, caps)?;
+    let tile = |packed| policy.tile.unwrap_or_else(|| plane_tile(key, caps, packed));
+    let pack = packed_heads(key, tile(false).0, policy);
+    let (rows, block) = tile(pack > 1);
+    if !matches!(rows, 64 | 128 | 256) || block == 0 || block > 256 || !block.is_multiple_of(16) {
+        let (limit, takes) = (
+            "plane tier's tiles",
+            "64, 128, 256 rows x multiples of 16 keys",
+        );
+        return Err(lacks(key, caps, limit, format!("{rows}x{block}"), takes));
+    }
+    check_packed_tile(key, caps, rows, pack)?;
+    let order = policy.order.unwrap_or(IssueOrder::Sequential);
+    let of = |stages| AttendBlueprint {
+        op: key.op,
+        tier: TierName::Plane,
+        roles: RoleSplit::None,
+        order,
+        segmented: true,
+        dtype: key.dtype,
+        d: key.d,
+        d_v: key.d_v,
+        rows,
+        pack,
+        block,
+        stages,
+        vector: 8,
+        wide,
+        folded: key.features.plain() && key.positive_scale,
+        features: key.features,
+        fault: policy.fault,
+    };
+    let blueprint = match of(2) {
+        // Scores ahead read K of one block and V of another.
+        two if order == IssueOrder::ScoresAhead || affordable(&two, caps) => two,
+        _ => of(1),
+    };
+    let bytes = smem_bytes(&blueprint);
+    if bytes > caps.shared_memory {
+        let limit = "shared memory (bytes)";
+        return Err(lacks(key, caps, limit, bytes, caps.shared_memory));
+    }
+    if blueprint.units() > 256 {
+        let limit = "units of the plane tier";
+        return Err(lacks(key, caps, limit, blueprint.units(), 256));
+    }
+    Ok(blueprint)
+}
+
+fn check_plane(key: &AttendKey, caps: &Caps) -> Result<(), NotAvailable> {
+    let capability = |available: String| {
+        let limit = "compute capability";
+        Err(lacks(key, caps, limit, "80 or more", available))
+    };
+    match caps.sm {
+        Some(80..) => {}
+        Some(sm) => return capability(sm.to_string()),
+        None => return capability("none".into()),
+    }
+    check_matrix(
+        key,
+        caps,
+        [
+            "plane tier",
+            "plane tier's dtypes",
+            "d of the plane tier",
+            "d_v of the plane tier",
+        ],
+    )?;
+    if key.chunks {
+        return Ok(());
+    }
+    let limit = "cp.async addressing";
+    let needed = "16-byte strides and start";
+    Err(lacks(key, caps, limit, needed, "other strides"))
+}
+
+fn smem_bytes(blueprint: &AttendBlueprint) -> usize {
+    blueprint.plane_shape().smem_bytes() as usize
+}
+
+/// Whether a cube's shared memory leaves room for a second cube of at most 4 planes on the
+/// multiprocessor. Each cube costs another KB.
+fn affordable(blueprint: &AttendBlueprint, caps: &Caps) -> bool {
+    let share = match blueprint.units() {
+        ..=128 => caps.shared_memory.saturating_sub(1024) / 2,
+        _ => caps.shared_memory,
+    };
+    smem_bytes(blueprint) <= share
+}
+
+/// Rows and keys of the plane tier's tile: 32 rows a plane where S, P and O of them fit into 255
+/// registers, as many keys as then remain without a spill, and two cubes a multiprocessor where
+/// shared memory has room for them. Hooks that read memory for every score, and a band with two
+/// edges that move with the lengths, want registers too, and get shorter blocks.
+fn plane_tile(key: &AttendKey, caps: &Caps, packed: bool) -> (usize, usize) {
+    let x = &key.features;
+    let reads = x.bias as u32 + x.documents as u32 + x.mask.is_some() as u32;
+    let crowded = reads + (x.band_left && x.lengths) as u32 + (packed && x.alibi) as u32;
+    let roomy = caps.shared_memory >= 128 << 10;
+    match (key.d.max(key.d_v), crowded) {
+        (..=64, 0) => (128, 64),
+        (..=64, _) => (128, 32),
+        (..=128, 0) if roomy => (128, 48),
+        (..=128, 1) if roomy => (128, 32),
+        (_, 0) => (64, 64),
+        (..=128, _) | (_, 1) => (64, 32),
+        _ => (64, 16),
+    }
+}
