@@ -105,18 +105,20 @@ fn affordable(blueprint: &AttendBlueprint, caps: &Caps) -> bool {
 
 /// Rows and keys of the plane tier's tile: 32 rows a plane where S, P and O of them fit into 255
 /// registers, as many keys as then remain without a spill, and two cubes a multiprocessor where
-/// shared memory has room for them. Hooks that read memory for every score, and a band with two
-/// edges that move with the lengths, want registers too, and get shorter blocks.
+/// shared memory has room for them. Hooks that read memory for every score, and a band with a left
+/// edge, want registers too, and get shorter blocks.
 fn plane_tile(key: &AttendKey, caps: &Caps, packed: bool) -> (usize, usize) {
     let x = &key.features;
     let reads = x.bias as u32 + x.documents as u32 + x.mask.is_some() as u32;
-    let crowded = reads + (x.band_left && x.lengths) as u32 + (packed && x.alibi) as u32;
+    let width = key.d.max(key.d_v);
+    let left = x.band_left && (x.lengths || matches!(width, 65..=128));
+    let crowded = reads + left as u32 + (packed && x.alibi) as u32;
     let roomy = caps.shared_memory >= 128 << 10;
     // Compiled for sm_100, 48 keys at d = 128 take one register too many.
     let block = if caps.sm >= Some(100) { 32 } else { 48 };
-    match (key.d.max(key.d_v), crowded) {
+    match (width, crowded) {
         (..=64, 0) => (128, 64),
-        (..=64, _) => (128, 32),
+        (..=64, 1) => (128, 32),
         (..=128, 0) if roomy => (128, block),
         (..=128, 1) if roomy => (128, 32),
         (_, 0) => (64, 64),
