@@ -94,12 +94,17 @@ fn hopper_tile(key: &AttendKey, packed: bool) -> (usize, usize) {
         0 => 0,
         reads => reads + x.alibi as u32 + packed as u32,
     };
+    // What else costs registers: three consumers have few for hooks or a second edge, and 176
+    // keys leave none for hooks.
+    let plain = x.plain() && !(x.band_left && x.band_right);
     match (key.d.max(key.d_v), reads) {
-        (..=64, 0) => (192, 128),
-        (..=128, 0) if !banded => (128, 176),
+        (..=64, 0) if plain => (192, 128),
+        (..=64, 0) => (192, 112),
+        (..=128, 0) if plain && !banded => (128, 176),
         (..=128, 0) => (128, 128),
         (..=192, 0) if key.d_v <= 128 => (128, 128),
         (..=192, 0) => (128, 112),
+        (_, 0) if x.band_left && x.band_right => (128, 64),
         (_, 0) => (128, 80),
         (..=192, 1) => (128, 64),
         (_, 1) => (128, 48),
