@@ -41,17 +41,17 @@ impl LoopPlan {
 
 /// Everything the loop carries from block to block.
 #[derive(CubeType)]
-struct Carried<T: Tier> {
-    state: RowState,
-    scores: <T::Scores as Fragment>::Regs,
-    probs: T::Probs,
-    acc: T::Acc,
+pub(super) struct Carried<T: Tier> {
+    pub(super) state: RowState,
+    pub(super) scores: <T::Scores as Fragment>::Regs,
+    pub(super) probs: T::Probs,
+    pub(super) acc: T::Acc,
     factors: Array<f32>,
 }
 
 /// Carried values of a tile that saw nothing yet.
 #[cube]
-fn carry<T: Tier>(ctx: &T::Ctx, neg_inf: f32, #[comptime] roles: Roles) -> Carried<T> {
+pub(super) fn carry<T: Tier>(ctx: &T::Ctx, neg_inf: f32, #[comptime] roles: Roles) -> Carried<T> {
     let rows = T::rows(ctx);
     Carried::<T> {
         state: RowState::new(neg_inf, rows),
@@ -87,94 +87,9 @@ pub fn attend_tile<T: Tier>(
     conclude::<T>(ctx, &carried, inputs.scalars.neg_inf, roles);
 }
 
-/// [`attend_tile`] for tile after tile of a [`Stream`], scores ahead: where a tile follows, its
-/// first scores go out with the last values of the tile before, and run while that is stored.
-/// For roles that share their units; loading units see one tile at a time.
-#[cube]
-pub fn attend_stream<T: Stream>(
-    ctx: &mut T::Ctx,
-    inputs: &LogitInputs<'_>,
-    #[comptime] plan: LoopPlan,
-    #[comptime] roles: Roles,
-) {
-    let neg_inf = inputs.scalars.neg_inf;
-    let mut carried = carry::<T>(&*ctx, neg_inf, roles);
-    let mut tile = T::next(ctx);
-    enter::<T>(ctx, &mut carried, &tile, neg_inf, roles);
-    while tile.open {
-        scores_ahead::<T>(
-            ctx,
-            &mut carried,
-            &tile.at,
-            &tile.range,
-            inputs,
-            plan,
-            roles,
-        );
-        if comptime!(plan.joined) {
-            let next = T::next(ctx);
-            join::<T>(ctx, &mut carried, &tile, &next, neg_inf, roles);
-            tile.replace(&next);
-        } else {
-            values_last::<T>(ctx, &mut carried, &tile.range, roles);
-            conclude::<T>(ctx, &carried, neg_inf, roles);
-            let next = T::next(ctx);
-            enter::<T>(ctx, &mut carried, &next, neg_inf, roles);
-            tile.replace(&next);
-        }
-    }
-}
-
-/// Begins a tile of a stream, if it is one, up to its first scores.
-#[cube]
-fn enter<T: Stream>(
-    ctx: &mut T::Ctx,
-    carried: &mut Carried<T>,
-    tile: &StreamTile,
-    neg_inf: f32,
-    #[comptime] roles: Roles,
-) {
-    carried.state.restart(neg_inf);
-    T::clear(&mut carried.acc);
-    if tile.open {
-        T::begin(ctx, &tile.at, &tile.range, roles);
-        scores_first::<T>(ctx, carried, &tile.at, &tile.range, roles);
-    }
-}
-
-/// From the weights of a tile's last block to the scores of the next tile's first.
-#[cube]
-fn join<T: Stream>(
-    ctx: &mut T::Ctx,
-    carried: &mut Carried<T>,
-    tile: &StreamTile,
-    next: &StreamTile,
-    neg_inf: f32,
-    #[comptime] roles: Roles,
-) {
-    if next.open && !tile.range.is_empty() && !next.range.is_empty() {
-        // Straight-line code from issue to wait: a value in flight must not cross a branch.
-        let (last, first) = (tile.range.start, next.range.end - 1u32);
-        T::turn_begin(ctx);
-        issue_values::<T>(ctx, carried, last, true);
-        T::begin(ctx, &next.at, &next.range, roles);
-        issue_scores::<T>(ctx, carried, first);
-        T::turn_end(ctx);
-        T::ValueProduct::wait(ctx, &carried.probs, &mut carried.acc, last, 1u32);
-        conclude::<T>(ctx, &*carried, neg_inf, roles);
-        carried.state.restart(neg_inf);
-        T::clear(&mut carried.acc);
-        T::ScoreProduct::wait(ctx, &(), &mut carried.scores, first, 0u32);
-    } else {
-        values_last::<T>(ctx, carried, &tile.range, roles);
-        conclude::<T>(ctx, &*carried, neg_inf, roles);
-        enter::<T>(ctx, carried, next, neg_inf, roles);
-    }
-}
-
 /// Normalisers and log-sum-exp from softmax to store, and the store.
 #[cube]
-fn conclude<T: Tier>(
+pub(super) fn conclude<T: Tier>(
     ctx: &mut T::Ctx,
     carried: &Carried<T>,
     neg_inf: f32,
@@ -278,7 +193,7 @@ fn sequential_step<T: Tier>(
 /// Scores of the first block, which is the last one: that is the block that a causal mask or the
 /// end of the keys cuts, and it is masked in any case.
 #[cube]
-fn scores_first<T: Tier>(
+pub(super) fn scores_first<T: Tier>(
     ctx: &mut T::Ctx,
     carried: &mut Carried<T>,
     at: &TileCoords,
@@ -302,7 +217,7 @@ fn scores_first<T: Tier>(
 /// From the scores of the first block to the weights of the last: scores of a block go out before
 /// the values of the one before it.
 #[cube]
-fn scores_ahead<T: Tier>(
+pub(super) fn scores_ahead<T: Tier>(
     ctx: &mut T::Ctx,
     carried: &mut Carried<T>,
     at: &TileCoords,
@@ -356,7 +271,7 @@ fn scores_ahead<T: Tier>(
 
 /// Values of the last block.
 #[cube]
-fn values_last<T: Tier>(
+pub(super) fn values_last<T: Tier>(
     ctx: &mut T::Ctx,
     carried: &mut Carried<T>,
     range: &Segments,
@@ -507,7 +422,7 @@ fn may_hide(masked: bool, plan: LoopPlan) -> bool {
 }
 
 #[cube]
-fn issue_scores<T: Tier>(ctx: &mut T::Ctx, carried: &mut Carried<T>, j: u32) {
+pub(super) fn issue_scores<T: Tier>(ctx: &mut T::Ctx, carried: &mut Carried<T>, j: u32) {
     let mode = comptime!(ProductMode {
         accumulate: false,
         hidden: false,
@@ -516,7 +431,7 @@ fn issue_scores<T: Tier>(ctx: &mut T::Ctx, carried: &mut Carried<T>, j: u32) {
 }
 
 #[cube]
-fn issue_values<T: Tier>(
+pub(super) fn issue_values<T: Tier>(
     ctx: &mut T::Ctx,
     carried: &mut Carried<T>,
     j: u32,

@@ -8,6 +8,7 @@ mod logits;
 mod merge;
 mod row_state;
 mod schedule;
+mod stream;
 mod tier;
 
 pub use backward::*;
@@ -18,4 +19,5 @@ pub use logits::*;
 pub use merge::*;
 pub use row_state::*;
 pub use schedule::*;
+pub use stream::*;
 pub use tier::*;
