@@ -50,7 +50,7 @@ pub(super) fn mbar_arrive(bar: u32) {
 }
 
 /// Waits for the phase of `parity` to end, asleep for up to 10 ms at a time: without the hint the
-/// producer came back after some 50 cycles, and took a quarter of its scheduler's issue slots.
+/// producer came back so often that its waits were a quarter of what its scheduler issued.
 #[cube]
 pub(super) fn mbar_wait(bar: u32, parity: u32) {
     gpu_asm!("{{\n.reg .pred P1;\nLAB_WAIT:\nmbarrier.try_wait.parity.shared::cta.b64 P1, [{a}], {c}, 10000000;\n@P1 bra DONE;\nbra LAB_WAIT;\nDONE:\n}}", a = in(_) val::<u32>(bar), c = in(_) val::<u32>(parity));

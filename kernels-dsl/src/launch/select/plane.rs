@@ -84,7 +84,7 @@ fn check_plane(key: &AttendKey, caps: &Caps) -> Result<(), NotAvailable> {
     if key.chunks {
         return Ok(());
     }
-    let limit = "cp.async addressing";
+    let limit = "rows of the plane tier";
     let needed = "16-byte strides and start";
     Err(lacks(key, caps, limit, needed, "other strides"))
 }

@@ -129,7 +129,7 @@ fn what_a_matrix_tier_cannot_do_falls_to_the_next_one_and_is_named_when_forced()
             TierName::Hopper,
             "TMA addressing",
         ),
-        (crooked, unit, TierName::Plane, "cp.async addressing"),
+        (crooked, unit, TierName::Plane, "rows of the plane tier"),
     ] {
         let free = select(&wanted, h200, Policy::default()).unwrap();
         assert_eq!(free.tier, next, "{limit}");
