@@ -32,7 +32,7 @@ pub const TILE_WORDS: usize = 4;
 /// One query tile: rows of one sequence, and what the hooks need to know of it.
 ///
 /// A row stands for a query of the head, or of one of the `pack` heads of a group, which then
-/// alternate: [`query`](TileCoords::query) and [`row_coords`] say which. Rows, queries and keys
+/// alternate: [`query`](TileCoords::query) and [`row_coords()`] say which. Rows, queries and keys
 /// count from the start of their sequence; only loads and stores add `first_q` and `first_kv`,
 /// which are 0 unless sequences are packed.
 #[derive(CubeType, Clone, Copy)]

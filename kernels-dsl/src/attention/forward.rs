@@ -24,10 +24,10 @@ pub struct LoopPlan {
     /// per score less. Needs a positive scale and no hook that changes a logit.
     pub folded: bool,
     /// How far logits (base of the tier's exponential) may exceed the running maximum before the
-    /// accumulator is rescaled; 0 rescales at every new maximum. See [`raise_maxima`].
+    /// accumulator is rescaled; 0 rescales at every new maximum. See [`raise_maxima()`].
     pub slack: u32,
     /// The first scores of a tile go out with the last values of the one before: wants room for
-    /// two query tiles. See [`attend_stream`].
+    /// two query tiles. See [`attend_stream()`].
     pub joined: bool,
 }
 

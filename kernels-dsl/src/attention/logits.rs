@@ -57,7 +57,7 @@ impl LogitFeatures {
     }
 
     /// Whether the forward's tiles differ so much that the host lists them; see
-    /// [`listed_tile`](super::listed_tile).
+    /// [`listed_tile`](super::listed_tile()).
     pub fn listed(self) -> bool {
         self.lengths || self.documents
     }

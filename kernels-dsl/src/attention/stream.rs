@@ -51,7 +51,7 @@ pub trait Stream: Tier {
     fn clear(acc: &mut Self::Acc);
 }
 
-/// [`attend_tile`] for tile after tile of a [`Stream`], scores ahead: where a tile follows, its
+/// [`attend_tile()`] for tile after tile of a [`Stream`], scores ahead: where a tile follows, its
 /// first scores go out with the last values of the tile before, and run while that is stored.
 /// For roles that share their units; loading units see one tile at a time.
 #[cube]

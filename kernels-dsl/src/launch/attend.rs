@@ -33,6 +33,7 @@ pub const MAX_SEQUENCE: usize = 1 << 30;
 /// [`InvalidProblem`] for contradictory or non-finite arguments, [`NotAvailable`] where the
 /// device lacks the dtype, buffers or address width, [`RuntimeFailure`] when the compiler fails.
 ///
+/// [`NotAvailable`]: crate::error::NotAvailable
 /// [`RuntimeFailure`]: crate::error::RuntimeFailure
 ///
 /// A padded batch:

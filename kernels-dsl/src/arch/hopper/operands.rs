@@ -137,7 +137,7 @@ pub(super) fn descriptor_mn_major(addr: u32, #[comptime] block: u32) -> u64 {
 pub struct WgmmaRegs<NS: Size> {
     /// What wgmma writes, from its issue to the wait for it.
     pub issued: Vector<f32, NS>,
-    /// [n] the values after the wait. An array: setting an element of a vector prints a copy of
+    /// `[n]`: the values after the wait. An array: setting an element of a vector prints a copy of
     /// all of them, and the compiler reads each.
     pub v: Array<f32>,
     /// Row of the tile that r = 0 stands for.
