@@ -106,7 +106,7 @@ pub(super) fn conclude<T: Tier>(
     }
 }
 
-/// Blocks from the last to the first; masks only where the segment can hide a key.
+/// Every block of the tile, one after the other.
 #[cube]
 fn sequential<T: Tier>(
     ctx: &mut T::Ctx,
@@ -117,32 +117,63 @@ fn sequential<T: Tier>(
     #[comptime] plan: LoopPlan,
     #[comptime] roles: Roles,
 ) {
-    let right = range.end - range.inner_end;
-    let left = range.end - range.inner_start;
+    walk::<T>(ctx, carried, at, range, inputs, 0u32, plan, roles);
+    if comptime!(roles.multiply) {
+        T::scores_done(ctx);
+    }
+}
+
+/// Blocks from the last to the first without the `skipped` last ones; masks only where the
+/// segment can hide a key.
+#[cube]
+fn walk<T: Tier>(
+    ctx: &mut T::Ctx,
+    carried: &mut Carried<T>,
+    at: &TileCoords,
+    range: &Segments,
+    inputs: &LogitInputs<'_>,
+    #[comptime] skipped: u32,
+    #[comptime] plan: LoopPlan,
+    #[comptime] roles: Roles,
+) {
+    let first = range.end - 1u32;
     let all = range.end - range.start;
     if comptime!(plan.has_interior()) {
-        for t in 0..right {
-            let j = range.end - 1u32 - t;
-            sequential_step::<T>(ctx, carried, at, inputs, j, true, plan, roles);
+        let right = (range.end - range.inner_end).max(skipped.runtime());
+        let left = (range.end - range.inner_start).max(skipped.runtime());
+        for t in skipped..right {
+            step::<T>(ctx, carried, at, inputs, first - t, true, plan, roles);
         }
         for t in right..left {
-            let j = range.end - 1u32 - t;
-            sequential_step::<T>(ctx, carried, at, inputs, j, false, plan, roles);
+            step::<T>(ctx, carried, at, inputs, first - t, false, plan, roles);
         }
         if comptime!(plan.features.band_left) {
             for t in left..all {
-                let j = range.end - 1u32 - t;
-                sequential_step::<T>(ctx, carried, at, inputs, j, true, plan, roles);
+                step::<T>(ctx, carried, at, inputs, first - t, true, plan, roles);
             }
         }
     } else {
-        for t in 0..all {
-            let j = range.end - 1u32 - t;
-            sequential_step::<T>(ctx, carried, at, inputs, j, true, plan, roles);
+        for t in skipped..all {
+            step::<T>(ctx, carried, at, inputs, first - t, true, plan, roles);
         }
     }
-    if comptime!(roles.multiply) {
-        T::scores_done(ctx);
+}
+
+#[cube]
+fn step<T: Tier>(
+    ctx: &mut T::Ctx,
+    carried: &mut Carried<T>,
+    at: &TileCoords,
+    inputs: &LogitInputs<'_>,
+    j: u32,
+    #[comptime] masked: bool,
+    #[comptime] plan: LoopPlan,
+    #[comptime] roles: Roles,
+) {
+    if comptime!(plan.order == IssueOrder::Sequential) {
+        sequential_step::<T>(ctx, carried, at, inputs, j, masked, plan, roles);
+    } else {
+        ahead_step::<T>(ctx, carried, at, inputs, j, masked, plan, roles);
     }
 }
 
@@ -242,27 +273,7 @@ pub(super) fn scores_ahead<T: Tier>(
         if comptime!(roles.correct) {
             T::FactorsEdge::receive(ctx, &mut carried.factors);
         }
-
-        let right = (range.end - range.inner_end).max(1u32);
-        let left = (range.end - range.inner_start).max(1u32);
-        let all = range.end - range.start;
-        if comptime!(plan.has_interior()) {
-            for t in 1u32..right {
-                ahead_step::<T>(ctx, carried, at, inputs, first - t, true, plan, roles);
-            }
-            for t in right..left {
-                ahead_step::<T>(ctx, carried, at, inputs, first - t, false, plan, roles);
-            }
-            if comptime!(plan.features.band_left) {
-                for t in left..all {
-                    ahead_step::<T>(ctx, carried, at, inputs, first - t, true, plan, roles);
-                }
-            }
-        } else {
-            for t in 1u32..all {
-                ahead_step::<T>(ctx, carried, at, inputs, first - t, true, plan, roles);
-            }
-        }
+        walk::<T>(ctx, carried, at, range, inputs, 1u32, plan, roles);
     }
     if comptime!(roles.multiply) {
         T::scores_done(ctx);
