@@ -101,12 +101,18 @@ pub fn raise_maxima<F: Fragment, X: Exponential>(
     let cols = F::cols(s);
     #[unroll]
     for r in 0..rows {
-        let mut block_max = F::get(s, r, 0usize);
+        // Two chains, so that half as many maxima wait for one another.
+        let mut even = F::get(s, r, 0usize);
+        let mut odd = F::get(s, r, comptime!(1.min(cols - 1)));
         #[unroll]
-        for c in 1..cols {
-            block_max = block_max.max(F::get(s, r, c));
+        for c in 2..cols {
+            if comptime!(c % 2 == 0) {
+                even = even.max(F::get(s, r, c));
+            } else {
+                odd = odd.max(F::get(s, r, c));
+            }
         }
-        block_max = F::reduce_max(block_max);
+        let mut block_max = F::reduce_max(even.max(odd));
         if comptime!(folded) {
             block_max *= scale;
         }
