@@ -82,7 +82,7 @@ pub fn attend_tile<T: Tier>(
     } else {
         scores_first::<T>(ctx, &mut carried, at, range, roles);
         scores_ahead::<T>(ctx, &mut carried, at, range, inputs, plan, roles);
-        values_last::<T>(ctx, &mut carried, range, roles);
+        values_last::<T>(ctx, &mut carried, at, range, roles);
     }
     conclude::<T>(ctx, &carried, inputs.scalars.neg_inf, roles);
 }
@@ -138,7 +138,8 @@ fn walk<T: Tier>(
 ) {
     let first = range.end - 1u32;
     let all = range.end - range.start;
-    if comptime!(plan.has_interior()) {
+    // Loads alone are the same in every segment.
+    if comptime!(plan.has_interior() && (roles.multiply || roles.softmax)) {
         let right = (range.end - range.inner_end).max(skipped.runtime());
         let left = (range.end - range.inner_start).max(skipped.runtime());
         for t in skipped..right {
@@ -153,8 +154,10 @@ fn walk<T: Tier>(
             }
         }
     } else {
-        for t in skipped..all {
+        let mut t = skipped.runtime();
+        while t < all {
             step::<T>(ctx, carried, at, inputs, first - t, true, plan, roles);
+            t = T::after(t);
         }
     }
 }
@@ -189,7 +192,8 @@ fn sequential_step<T: Tier>(
     #[comptime] roles: Roles,
 ) {
     if comptime!(roles.load) {
-        T::load(ctx, at, j);
+        T::load_keys(ctx, at, j);
+        T::load_values(ctx, at, j);
     }
     if comptime!(roles.multiply) {
         issue_scores::<T>(ctx, carried, j);
@@ -234,7 +238,7 @@ pub(super) fn scores_first<T: Tier>(
     if !range.is_empty() {
         let first = range.end - 1u32;
         if comptime!(roles.load) {
-            T::load(ctx, at, first);
+            T::load_keys(ctx, at, first);
         }
         if comptime!(roles.multiply) {
             T::turn_begin(ctx);
@@ -285,12 +289,16 @@ pub(super) fn scores_ahead<T: Tier>(
 pub(super) fn values_last<T: Tier>(
     ctx: &mut T::Ctx,
     carried: &mut Carried<T>,
+    at: &TileCoords,
     range: &Segments,
     #[comptime] roles: Roles,
 ) {
-    if comptime!(roles.multiply) {
-        if !range.is_empty() {
-            let last = range.start;
+    if !range.is_empty() {
+        let last = range.start;
+        if comptime!(roles.load) {
+            T::load_values(ctx, at, last);
+        }
+        if comptime!(roles.multiply) {
             T::ProbsEdge::receive(ctx, &mut carried.probs);
             issue_values::<T>(ctx, carried, last, true);
             T::ValueProduct::wait(ctx, &carried.probs, &mut carried.acc, last, 0u32);
@@ -310,7 +318,8 @@ fn ahead_step<T: Tier>(
     #[comptime] roles: Roles,
 ) {
     if comptime!(roles.load) {
-        T::load(ctx, at, j);
+        T::load_keys(ctx, at, j);
+        T::load_values(ctx, at, j + 1u32);
     }
     if comptime!(roles.multiply) {
         T::ProbsEdge::receive(ctx, &mut carried.probs);

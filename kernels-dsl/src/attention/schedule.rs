@@ -77,6 +77,17 @@ pub fn segments(
     }
 }
 
+/// Segments of a tile that sees every key, even one past the last query.
+#[cube]
+pub fn all_blocks(s_kv: u32, #[comptime] block: u32) -> Segments {
+    Segments {
+        start: 0u32.runtime(),
+        inner_start: 0u32.runtime(),
+        inner_end: s_kv / block,
+        end: s_kv.div_ceil(block),
+    }
+}
+
 /// In which order tiles are taken: groups of lanes that share the L2 cache; within a group, row tile
 /// by row tile, the longest first: the last rows under a mask that shortens the first ones, and
 /// whatever order the host's list has.

@@ -71,6 +71,9 @@ pub struct AttendBlueprint {
     pub block: usize,
     /// Stages of K and of V in shared memory; 0 on tiers that keep none there.
     pub stages: usize,
+    /// Cubes that walk the same key blocks and load each of them once between them (TMA multicast
+    /// within a cluster); 1 for cubes on their own.
+    pub cluster: usize,
     /// Elements of a vector load.
     pub vector: usize,
     /// 64-bit addressing.
@@ -120,6 +123,7 @@ impl AttendBlueprint {
             ty: self.ptx_type(),
             features: self.features,
             pack: self.pack as u32,
+            cluster: self.cluster as u32,
         }
     }
 
@@ -176,6 +180,9 @@ impl fmt::Display for AttendBlueprint {
         write!(f, "/q{}xkv{}", self.rows, self.block)?;
         if self.stages > 0 {
             write!(f, "/st{}", self.stages)?;
+        }
+        if self.cluster > 1 {
+            write!(f, "/cl{}", self.cluster)?;
         }
         write!(f, "/vec{}", self.vector)?;
         if self.pack > 1 {

@@ -27,8 +27,15 @@ pub(crate) struct ForwardCall<'a> {
 impl ForwardCall<'_> {
     /// Tiles of a lane and of the whole problem.
     fn tiles(&self) -> (usize, usize) {
-        let AttendBlueprint { rows, pack, .. } = self.blueprint;
-        let tiles = self.listed.unwrap_or((self.dims.s_q * pack).div_ceil(rows));
+        let AttendBlueprint {
+            rows,
+            pack,
+            cluster,
+            ..
+        } = self.blueprint;
+        let tiles = (self.dims.s_q * pack).div_ceil(rows);
+        // Cubes of a cluster take neighbours of one lane.
+        let tiles = self.listed.unwrap_or(tiles.next_multiple_of(cluster));
         (tiles, self.lanes() * tiles)
     }
 
@@ -180,7 +187,8 @@ impl ForwardCall<'_> {
     ) -> Result<(), Error> {
         let blueprint = self.blueprint;
         let total = self.countable("tiles of the hopper tier")?;
-        let cubes = total.min(self.caps.multiprocessors.unwrap_or(132) as usize);
+        let multiprocessors = self.caps.multiprocessors.unwrap_or(132) as usize;
+        let cubes = total.min(multiprocessors / blueprint.cluster * blueprint.cluster);
         // SAFETY: every view was checked against its buffer and for TMA; rows past the tensor
         // arrive as zeros and are not stored. The tickets belong to the client's stream, on
         // which launches follow one another.

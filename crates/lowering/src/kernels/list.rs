@@ -116,6 +116,15 @@ fn attend_forward(all: &mut Vec<ListedKernel>) {
         add("_varlen_causal", causal);
         add("_varlen_causal_plane", on(TierName::Plane, causal));
     }
+    // Two cubes that share loads.
+    for d in [128, 256] {
+        let policy = Policy {
+            cluster: Some(2),
+            ..Policy::default()
+        };
+        let problem = attention(DType::BF16, d, d, plain);
+        add("_cluster", AttendProblem { policy, ..problem });
+    }
     // Heads of a group in the rows of one tile.
     let packed = |group, problem| AttendProblem {
         group,

@@ -184,7 +184,11 @@ impl<'a, E: Float, N: Size, R: RoleEdges<'a, E, N>> Tier for Fma<'a, E, N, R> {
     fn scores_done(_ctx: &mut FmaCtx<'a, E, N>) {}
     fn turn_begin(_ctx: &mut FmaCtx<'a, E, N>) {}
     fn turn_end(_ctx: &mut FmaCtx<'a, E, N>) {}
-    fn load(_ctx: &mut FmaCtx<'a, E, N>, _at: &TileCoords, _j: u32) {}
+    fn after(t: u32) -> u32 {
+        t + 1u32
+    }
+    fn load_keys(_ctx: &mut FmaCtx<'a, E, N>, _at: &TileCoords, _j: u32) {}
+    fn load_values(_ctx: &mut FmaCtx<'a, E, N>, _at: &TileCoords, _j: u32) {}
     /// P stays f32: FMA multiplies what the sum was taken over.
     fn encode(ctx: &mut FmaCtx<'a, E, N>, s: &mut ScoreRow, p: &mut ScoreRow) {
         let block = s.x.len();

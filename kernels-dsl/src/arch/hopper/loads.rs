@@ -39,17 +39,34 @@ pub(super) fn load_keys(ctx: &mut HopperCtx<'_>, at: &TileCoords, j: u32) {
     let full = ctx.k_full(stage);
     ptx::mbar_wait(ctx.k_empty(stage), (ctx.k_pos / stages % 2u32) ^ 1u32);
     ptx::mbar_expect(full, comptime!(shape.k_bytes()));
+    let to = ctx.k_smem + stage * comptime!(shape.k_bytes());
+    let row = at.first_kv + j * comptime!(shape.block);
+    load_block(&*ctx, to, ctx.k_map, at, row, full, comptime!(shape.d));
+}
+
+/// A block of keys or values from `row`, `width` columns wide. Cubes of a cluster take turns with
+/// its 64-column parts, each of which arrives in both.
+#[cube]
+fn load_block(
+    ctx: &HopperCtx<'_>,
+    to: u32,
+    map: u64,
+    at: &TileCoords,
+    row: u32,
+    bar: u32,
+    #[comptime] width: u32,
+) {
+    let shape = comptime!(ctx.shape);
+    let (head, batch) = ((at.head / ctx.group) as i32, at.batch as i32);
     #[unroll]
-    for c in 0..comptime!(shape.d.div_ceil(64)) {
-        ptx::tma_load(
-            ctx.k_smem + stage * comptime!(shape.k_bytes()) + comptime!(c * shape.block * 128),
-            ctx.k_map,
-            comptime!((c * 64) as i32).runtime(),
-            (at.first_kv + j * comptime!(shape.block)) as i32,
-            (at.head / ctx.group) as i32,
-            at.batch as i32,
-            full,
-        );
+    for c in 0..comptime!(width.div_ceil(64)) {
+        let part = to + comptime!(c * shape.block * 128);
+        let column = comptime!((c * 64) as i32).runtime();
+        if comptime!(shape.cluster == 1) {
+            ptx::tma_load(part, map, column, row as i32, head, batch, bar);
+        } else if CUBE_POS_CLUSTER == comptime!(c % shape.cluster) {
+            ptx::tma_load_both(part, map, column, row as i32, head, batch, bar);
+        }
     }
 }
 
@@ -75,18 +92,9 @@ pub(super) fn load_values(ctx: &mut HopperCtx<'_>, at: &TileCoords, j: u32) {
     if UNIT_POS == 0u32 {
         ptx::mbar_wait(ctx.v_empty(stage), (ctx.v_pos / stages % 2u32) ^ 1u32);
         ptx::mbar_expect(lands, comptime!(shape.v_bytes()));
-        #[unroll]
-        for c in 0..comptime!(shape.d_v.div_ceil(64)) {
-            ptx::tma_load(
-                ctx.v_smem + stage * comptime!(shape.v_bytes()) + comptime!(c * shape.block * 128),
-                ctx.v_map,
-                comptime!((c * 64) as i32).runtime(),
-                (at.first_kv + row0) as i32,
-                (at.head / ctx.group) as i32,
-                at.batch as i32,
-                lands,
-            );
-        }
+        let to = ctx.v_smem + stage * comptime!(shape.v_bytes());
+        let row = at.first_kv + row0;
+        load_block(&*ctx, to, ctx.v_map, at, row, lands, comptime!(shape.d_v));
     }
     if comptime!(shape.features.lengths) {
         if mend {

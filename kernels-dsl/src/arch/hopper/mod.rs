@@ -8,6 +8,7 @@ mod loads;
 mod operands;
 pub(in crate::arch) mod ptx;
 mod slots;
+mod source;
 mod store;
 
 pub use forward::*;

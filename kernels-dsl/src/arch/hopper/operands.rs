@@ -4,7 +4,7 @@ use cubecl::prelude::*;
 
 use super::ptx;
 use super::slots::SLOT;
-use crate::attention::{Exponential, LogitFeatures};
+use crate::attention::{Exponential, LogitFeatures, TileShape};
 use crate::tile::Fragment;
 
 /// Comptime shape of the Hopper tier's kernel.
@@ -27,6 +27,8 @@ pub struct HopperShape {
     pub features: LogitFeatures,
     /// Query heads whose rows alternate in a tile; divides the rows.
     pub pack: u32,
+    /// Cubes that share loads of K and V: 1 or 2.
+    pub cluster: u32,
 }
 
 impl HopperShape {
@@ -37,6 +39,14 @@ impl HopperShape {
     /// Units of a cube: one producer warpgroup and the consumers.
     pub fn units(self) -> u32 {
         128 * (1 + self.consumers)
+    }
+    /// What the coordinates of a tile depend on.
+    pub(super) fn tile_shape(self) -> TileShape {
+        TileShape {
+            rows: self.rows(),
+            pack: self.pack,
+            features: self.features,
+        }
     }
     /// 64-column blocks of a tile `width` wide: the span of the 128-byte swizzle.
     fn columns(width: u32) -> u32 {

@@ -192,7 +192,7 @@ impl<'a, NS: Size, NP: Size> Tier for Plane<'a, NS, NP> {
         ctx.first = range.end.max(1u32) - 1u32;
         ctx.len_kv = at.len_kv;
         // What the epilogue alone needs waits in shared memory: registers are for the loop.
-        if UNIT_POS_PLANE == 0u32 {
+        if UNIT_POS % 32u32 == 0u32 {
             ptx::store_words(ctx.place(), at.batch, at.head, at.row0, at.first_q);
             ptx::store_words(ctx.place() + 16u32, at.len_q, at.rows_q, 0u32, 0u32);
         }
@@ -216,9 +216,12 @@ impl<'a, NS: Size, NP: Size> Tier for Plane<'a, NS, NP> {
     fn turn_begin(_ctx: &mut PlaneCtx<'a>) {}
     fn turn_end(_ctx: &mut PlaneCtx<'a>) {}
 
+    fn after(t: u32) -> u32 {
+        t + 1u32
+    }
     /// What this step reads has arrived; what the next one reads starts on its way into the
     /// stages that the step before has left.
-    fn load(ctx: &mut PlaneCtx<'a>, _at: &TileCoords, j: u32) {
+    fn load_keys(ctx: &mut PlaneCtx<'a>, _at: &TileCoords, j: u32) {
         let shape = comptime!(ctx.shape);
         ptx::copies_wait(0u32);
         sync_cube();
@@ -247,6 +250,9 @@ impl<'a, NS: Size, NP: Size> Tier for Plane<'a, NS, NP> {
             ptx::copies_commit();
         }
     }
+
+    /// They start with the keys.
+    fn load_values(_ctx: &mut PlaneCtx<'a>, _at: &TileCoords, _j: u32) {}
 
     fn encode(ctx: &mut PlaneCtx<'a>, s: &mut MmaRegs<NS>, p: &mut MmaProbs<NP>) {
         #[unroll]

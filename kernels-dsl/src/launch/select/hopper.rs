@@ -56,6 +56,14 @@ pub(super) fn select_hopper(
         );
     }
     check_packed_tile(key, caps, rows, pack)?;
+    let cluster = policy.cluster.unwrap_or(1);
+    if cluster != 1 && (cluster != 2 || !in_step(key)) {
+        return no(
+            "cubes that share keys",
+            &cluster,
+            &"1, or 2 without edges or lengths",
+        );
+    }
     let blueprint = AttendBlueprint {
         op: key.op,
         tier: TierName::Hopper,
@@ -69,6 +77,7 @@ pub(super) fn select_hopper(
         pack,
         block,
         stages: 2,
+        cluster,
         vector: 8,
         wide,
         folded: key.features.plain() && key.positive_scale,
@@ -82,25 +91,23 @@ pub(super) fn select_hopper(
     Ok(blueprint)
 }
 
-/// Rows and keys of the Hopper tier's tile, FlashAttention-3's table: as many keys as registers
-/// (S, P and O of a consumer) and shared memory (two stages of K and V) hold; a band wastes less
-/// of a square tile. Hooks that read memory for every score want registers for addresses, and
+/// Rows and keys of the Hopper tier's tile: as many keys as registers (S, P and O of a consumer) and
+/// shared memory (two stages of K and V) hold, but up to d 128 no more than leave room for a second
+/// tile of queries, which hides the edges of tiles (FlashAttention-3 takes 176 keys there without a
+/// band). Hooks that read memory for every score want registers for addresses, and
 /// get shorter blocks, the more so where rows of a tile have heads and slopes of their own: none of
 /// these tiles spills. Packing does not change the rows.
 fn hopper_tile(key: &AttendKey, packed: bool) -> (usize, usize) {
     let x = &key.features;
-    let banded = x.band_left || x.band_right;
     let reads = match x.bias as u32 + x.documents as u32 + x.mask.is_some() as u32 {
         0 => 0,
         reads => reads + x.alibi as u32 + packed as u32,
     };
-    // What else costs registers: three consumers have few for hooks or a second edge, and 176
-    // keys leave none for hooks.
+    // What else costs registers: three consumers have few for hooks or a second edge.
     let plain = x.plain() && !(x.band_left && x.band_right);
     match (key.d.max(key.d_v), reads) {
         (..=64, 0) if plain => (192, 128),
         (..=64, 0) => (192, 112),
-        (..=128, 0) if plain && !banded => (128, 176),
         (..=128, 0) => (128, 128),
         (..=192, 0) if key.d_v <= 128 => (128, 128),
         (..=192, 0) => (128, 112),
@@ -110,4 +117,10 @@ fn hopper_tile(key: &AttendKey, packed: bool) -> (usize, usize) {
         (_, 1) => (128, 48),
         _ => (128, 32),
     }
+}
+
+/// Whether all tiles see all keys.
+fn in_step(key: &AttendKey) -> bool {
+    let x = &key.features;
+    !(x.band_left || x.band_right || x.listed())
 }

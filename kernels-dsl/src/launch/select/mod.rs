@@ -28,6 +28,9 @@ pub struct Policy {
     /// Put the query heads that share a key head into the rows of one tile, or do not. Forward
     /// only.
     pub pack: Option<bool>,
+    /// Cubes of the Hopper tier that load K and V once between them, 1 or 2: without an edge that
+    /// moves with the queries or a length of its own, two tiles see the same keys.
+    pub cluster: Option<usize>,
     /// Address with 64 bits although no tensor needs it.
     pub wide: bool,
     /// In `attend_forward`: time the valid blueprints ([`candidates`](super::candidates)) at the first call of a

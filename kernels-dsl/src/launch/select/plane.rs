@@ -38,6 +38,7 @@ pub(super) fn select_plane(
         pack,
         block,
         stages,
+        cluster: 1,
         vector: 8,
         wide,
         folded: key.features.plain() && key.positive_scale,

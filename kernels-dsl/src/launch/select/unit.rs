@@ -34,6 +34,7 @@ pub(super) fn select_unit(
         pack,
         block,
         stages: 0,
+        cluster: 1,
         vector: key.vector.min(caps.vector).max(1),
         wide,
         // Beyond |logit| = 2^30 a folded weight may exceed 1; the unit tier is exact at any size.
