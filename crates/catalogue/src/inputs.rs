@@ -18,7 +18,8 @@ use crate::problem::{
 ///
 /// | kernel | arrays |
 /// |---|---|
-/// | attend_forward | q, k, v; with their hooks mask, bias, documents_q, documents_kv, lengths_q, lengths_kv, cu_seqlens_q, cu_seqlens_kv, alibi |
+/// | attend_forward | q, k, v; with their hooks mask, bias, documents_q, documents_kv, lengths_q, lengths_kv, cu_seqlens_q, cu_seqlens_kv, alibi, sinks |
+/// | attend_decode | the same; k and v as if every sequence lay in one piece |
 /// | attend_backward | those, and out, lse (the reference's, rounded) and d_out |
 /// | merge_partials | outs, lses |
 /// | dequantize_int4 | qweight, qzeros, scales, g_idx |
@@ -38,6 +39,7 @@ impl Inputs {
         match &problem.task {
             Task::Forward(attend) => draw.attend(attend),
             Task::Backward(attend) => draw.backward(attend),
+            Task::Decode(decode) => draw.attend(&decode.attend),
             Task::Merge(sizes) => draw.merge(sizes),
             Task::Dequantize(sizes) => draw.packed(sizes),
             Task::Hadamard(sizes) => draw.hadamard(sizes),
@@ -233,6 +235,11 @@ impl<'a> Draw<'a> {
         if let Some(slopes) = a.slopes() {
             self.arrays
                 .insert("alibi", Array::floats(&[a.h_q], DType::F32, slopes));
+        }
+        if a.sinks {
+            let sinks = (0..a.h_q).map(|_| 2.0 * self.normal() as f32).collect();
+            self.arrays
+                .insert("sinks", Array::floats(&[a.h_q], DType::F32, sinks));
         }
     }
 

@@ -32,7 +32,12 @@ pub struct Expected {
 /// [`reference::Error`] when the problem contradicts itself.
 pub fn expected(problem: &Problem, inputs: &Inputs) -> Result<Vec<Expected>, reference::Error> {
     match &problem.task {
-        Task::Forward(attend) => bounds::forward(problem, attend, inputs),
+        Task::Forward(attend) => bounds::forward(problem, attend, 1, inputs),
+        Task::Decode(decode) => {
+            let parts = decode.splits.unwrap_or(flashcube::MAX_SPLITS);
+            let parts = parts.min(decode.attend.s_kv.max(1));
+            bounds::forward(problem, &decode.attend, parts, inputs)
+        }
         Task::Backward(attend) => bounds::backward(problem, attend, inputs),
         Task::Merge(sizes) => merge(problem, sizes, inputs),
         Task::Dequantize(sizes) => dequantize(problem, sizes, inputs),
@@ -47,6 +52,7 @@ pub(crate) struct Hooks {
     mask: Option<(Vec<bool>, [usize; 4])>,
     pub(crate) bias: Option<(Vec<f64>, [usize; 4])>,
     pub(crate) alibi: Option<Vec<f64>>,
+    pub(crate) sinks: Option<Vec<f64>>,
 }
 
 impl Hooks {
@@ -59,6 +65,7 @@ impl Hooks {
             mask: arrays.get("mask").map(|m| (m.flags(), axes(m))),
             bias: arrays.get("bias").map(|b| (wide(b), axes(b))),
             alibi: arrays.get("alibi").map(wide),
+            sinks: arrays.get("sinks").map(wide),
         }
     }
 
@@ -93,6 +100,7 @@ impl Hooks {
                 shape: *shape,
             }),
             alibi: self.alibi.as_deref(),
+            sinks: self.sinks.as_deref(),
             ..self.masks(a)
         }
     }

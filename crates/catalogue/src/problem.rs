@@ -14,6 +14,8 @@ pub enum Kernel {
     AttendForward,
     /// [`flashcube::attend_backward`].
     AttendBackward,
+    /// [`flashcube::attend_decode`].
+    AttendDecode,
     /// [`flashcube::merge_partials`].
     MergePartials,
     /// [`flashcube::dequantize_int4`].
@@ -34,9 +36,10 @@ pub struct UnknownKernel {
 
 impl Kernel {
     /// All of them.
-    pub const ALL: [Kernel; 5] = [
+    pub const ALL: [Kernel; 6] = [
         Kernel::AttendForward,
         Kernel::AttendBackward,
+        Kernel::AttendDecode,
         Kernel::MergePartials,
         Kernel::DequantizeInt4,
         Kernel::HadamardTransform,
@@ -48,6 +51,7 @@ impl fmt::Display for Kernel {
         f.pad(match self {
             Kernel::AttendForward => "attend_forward",
             Kernel::AttendBackward => "attend_backward",
+            Kernel::AttendDecode => "attend_decode",
             Kernel::MergePartials => "merge_partials",
             Kernel::DequantizeInt4 => "dequantize_int4",
             Kernel::HadamardTransform => "hadamard_transform",
@@ -93,6 +97,8 @@ pub enum Task {
     Forward(Attend),
     /// Attention backward: dq, dk, dv from out and lse of the reference, rounded.
     Backward(Attend),
+    /// Few queries against a cache: out and lse.
+    Decode(Decode),
     /// Merge of partial results: out and lse.
     Merge(MergeSizes),
     /// Unpacked weights: out.
@@ -146,8 +152,24 @@ pub struct Attend {
     pub bias: Option<[usize; 4]>,
     /// ALiBi slopes 2^(-8 (h + 1) / h_q).
     pub alibi: bool,
+    /// A random sink logit for every query head.
+    pub sinks: bool,
     /// What selection is asked for.
     pub policy: Policy,
+}
+
+/// A decode: attention whose keys lie in a cache.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decode {
+    /// Sizes and hooks; s_kv is what a sequence can have.
+    pub attend: Attend,
+    /// Rows of a page; `None` for a cache in one piece. Pages lie in disorder among free ones, and
+    /// whatever no key lies in is NaN.
+    pub page: Option<usize>,
+    /// Parts of the keys; the plan's when absent.
+    pub splits: Option<usize>,
+    /// Lengths and pages are known to the device alone.
+    pub device_tables: bool,
 }
 
 /// Sizes of a merge: n partials of [b, h, s, d_v].
@@ -249,6 +271,7 @@ impl Problem {
         match self.task {
             Task::Forward(_) => Kernel::AttendForward,
             Task::Backward(_) => Kernel::AttendBackward,
+            Task::Decode(_) => Kernel::AttendDecode,
             Task::Merge(_) => Kernel::MergePartials,
             Task::Dequantize(_) => Kernel::DequantizeInt4,
             Task::Hadamard(_) => Kernel::HadamardTransform,
@@ -259,6 +282,7 @@ impl Problem {
     pub fn attend(&self) -> Option<&Attend> {
         match &self.task {
             Task::Forward(attend) | Task::Backward(attend) => Some(attend),
+            Task::Decode(decode) => Some(&decode.attend),
             _ => None,
         }
     }
@@ -277,7 +301,9 @@ impl Problem {
             _ => Ok(()),
         };
         match &self.task {
-            Task::Forward(a) | Task::Backward(a) => {
+            Task::Forward(a)
+            | Task::Backward(a)
+            | Task::Decode(Decode { attend: a, .. }) => {
                 at_least_1("d", a.d)?;
                 if !a.h_q.is_multiple_of(a.h_kv) {
                     let (h_q, h_kv) = (a.h_q, a.h_kv);
@@ -303,7 +329,7 @@ impl Problem {
     /// Outputs by name and shape, in the order of the operation's results.
     pub fn outputs(&self) -> Vec<(&'static str, Vec<usize>)> {
         match &self.task {
-            Task::Forward(a) => vec![
+            Task::Forward(a) | Task::Decode(Decode { attend: a, .. }) => vec![
                 ("out", vec![a.b, a.h_q, a.s_q, a.d_v]),
                 ("lse", vec![a.b, a.h_q, a.s_q]),
             ],
@@ -347,6 +373,7 @@ impl Attend {
             mask: None,
             bias: None,
             alibi: false,
+            sinks: false,
             policy: Policy::default(),
         }
     }

@@ -108,11 +108,14 @@ impl BackendName {
 fn bindings(kernel: Kernel, feature: &str) -> usize {
     let plain = match kernel {
         Kernel::AttendForward => 6,
+        // Parts and one table, or none and two.
+        Kernel::AttendDecode => 8,
         Kernel::AttendBackward => 9,
         _ => 5,
     };
     let hooks = match feature {
         "combined" => 3,
+        "device_tables" => 1,
         "lengths" | "varlen" | "documents" | "mask" | "bias" | "alibi" | "hidden" | "models"
         | "packed_heads" => 1,
         _ => 0,
@@ -133,7 +136,7 @@ pub struct Features {
 }
 
 /// What each kernel must show.
-pub const FEATURES: [Features; 5] = [
+pub const FEATURES: [Features; 6] = [
     Features {
         kernel: Kernel::AttendForward,
         single: &[
@@ -191,6 +194,16 @@ pub const FEATURES: [Features; 5] = [
         ],
         every: &["sizes", "causal", "values"],
         tiers: &[],
+    },
+    Features {
+        kernel: Kernel::AttendDecode,
+        single: &["lengths", "pages", "hooks", "empty", "device_tables"],
+        every: &["splits"],
+        tiers: &[
+            ("plane", TierName::Plane),
+            ("plane_pages", TierName::Plane),
+            ("hopper", TierName::Hopper),
+        ],
     },
     Features {
         kernel: Kernel::MergePartials,

@@ -25,11 +25,11 @@ pub(crate) struct ForwardCall<'a> {
 }
 
 impl ForwardCall<'_> {
-    /// Tiles of a lane and of the whole problem.
+    /// Tiles of a lane, and those of the whole problem with all their parts.
     fn tiles(&self) -> (usize, usize) {
         let AttendBlueprint { rows, pack, .. } = self.blueprint;
         let tiles = self.listed.unwrap_or((self.dims.s_q * pack).div_ceil(rows));
-        (tiles, self.lanes() * tiles)
+        (tiles, self.lanes() * tiles * self.hooks.splits.splits)
     }
 
     /// What every tile along s_q is visited for: (batch, head) pairs, or heads where the list
@@ -59,7 +59,16 @@ impl ForwardCall<'_> {
         )
     }
 
-    pub(crate) fn unit(
+    /// Launches the blueprint's kernel; out is f32 parts where its tiles are split.
+    pub(crate) fn launch(&self, views: [&Tensor<4>; 4], lse: &Tensor<3>) -> Result<(), Error> {
+        match self.blueprint.tier {
+            TierName::Unit => self.unit(views, lse),
+            TierName::Plane => self.plane(views, lse),
+            TierName::Hopper => self.hopper(views, lse),
+        }
+    }
+
+    fn unit(
         &self,
         [q, k, v, out]: [&Tensor<4>; 4],
         lse: &Tensor<3>,
@@ -67,7 +76,11 @@ impl ForwardCall<'_> {
         let blueprint = self.blueprint;
         let w = blueprint.vector;
         let cubes = spread("attend_forward", self.tiles().1, self.caps)?;
-        let layouts = layouts([q, k, v, out], lse, w);
+        let layouts = layouts([q, k, v, out], lse, w, w);
+        // Parts take the place of an out of q's dtype, which then stands in for it.
+        let parts = blueprint.features.split.then_some(out);
+        let out = if parts.is_some() { q } else { out };
+        let result = parts.unwrap_or(out);
         // SAFETY: every view was checked against its buffer; the kernel indexes rows below the
         // checked shape only (`BlockView::row` and `FmaCtx` clamp to the last row).
         unsafe {
@@ -81,6 +94,7 @@ impl ForwardCall<'_> {
                 buffer(k, w),
                 buffer(v, w),
                 buffer(out, w),
+                parts.map(|parts| buffer(parts, w)).into(),
                 BufferArg::from_raw_parts(lse.handle.clone(), lse.capacity()),
                 self.hooks.tensors(self.client),
                 layouts,
@@ -95,11 +109,11 @@ impl ForwardCall<'_> {
             self.client,
             self.caps,
             &blueprint,
-            [&out.handle, &lse.handle],
+            [&result.handle, &lse.handle],
         )
     }
 
-    pub(crate) fn plane(
+    fn plane(
         &self,
         [q, k, v, out]: [&Tensor<4>; 4],
         lse: &Tensor<3>,
@@ -118,10 +132,10 @@ impl ForwardCall<'_> {
                 buffer(q, 8),
                 buffer(k, 8),
                 buffer(v, 8),
-                buffer(out, 8),
+                buffer(out, chunk(out)),
                 BufferArg::from_raw_parts(lse.handle.clone(), lse.capacity()),
                 self.hooks.tensors(self.client),
-                layouts([q, k, v, out], lse, 8),
+                layouts([q, k, v, out], lse, 8, chunk(out)),
                 self.sizes(),
                 self.order(),
                 self.hooks.scalars(blueprint.fault),
@@ -173,7 +187,7 @@ impl ForwardCall<'_> {
         ((32 << 20) / bytes.max(1)).max(4).saturating_mul(group)
     }
 
-    pub(crate) fn hopper(
+    fn hopper(
         &self,
         [q, k, v, out]: [&Tensor<4>; 4],
         lse: &Tensor<3>,
@@ -193,11 +207,11 @@ impl ForwardCall<'_> {
                 query_map(q, &blueprint),
                 tensor_map(k, [1, 1, blueprint.block, 64]),
                 tensor_map(v, [1, 1, blueprint.block, 64]),
-                buffer(out, 8),
+                buffer(out, chunk(out)),
                 BufferArg::from_raw_parts(lse.handle.clone(), lse.capacity()),
                 BufferArg::from_raw_parts(tickets(self.client), 1),
                 self.hooks.tensors(self.client),
-                HopperLayoutsLaunch::new(layout(out, 8), lse_layout(lse), self.order()),
+                HopperLayoutsLaunch::new(layout(out, chunk(out)), lse_layout(lse), self.order()),
                 self.sizes(),
                 self.hooks.scalars(blueprint.fault),
                 self.hooks.offsets(),
@@ -214,12 +228,23 @@ impl ForwardCall<'_> {
     }
 }
 
-fn layouts([q, k, v, out]: [&Tensor<4>; 4], lse: &Tensor<3>, w: usize) -> ForwardLayoutsLaunch {
+/// Elements of 16 bytes.
+fn chunk(t: &Tensor<4>) -> usize {
+    16 / t.dtype.size()
+}
+
+/// Strides in vectors of `w` elements, those of out in vectors of `w_out`.
+fn layouts(
+    [q, k, v, out]: [&Tensor<4>; 4],
+    lse: &Tensor<3>,
+    w: usize,
+    w_out: usize,
+) -> ForwardLayoutsLaunch {
     ForwardLayoutsLaunch::new(
         layout(q, w),
         layout(k, w),
         layout(v, w),
-        layout(out, w),
+        layout(out, w_out),
         lse_layout(lse),
     )
 }

@@ -1,6 +1,6 @@
 //! Weighted means whose weights are exponentials: the heart of forward and merge.
 
-use super::{Arithmetic, TABLE, TINY, U, log_error, rows};
+use super::{Arithmetic, TABLE, TINY, U, exp_error, log_error, rows};
 use crate::oracle::Expected;
 use crate::problem::{MergeSizes, Problem};
 
@@ -78,6 +78,60 @@ pub(crate) fn mixture(
     MixtureError {
         out: delta,
         lse: weights + count * U + log_error(sum) + rounding,
+    }
+}
+
+/// Section 5.1: what it adds to `whole` that the terms were weighed in parts, wherever these are cut.
+///
+/// A part's weight is e^(lse_p - max lse): off by the errors of two log-sum-exps, each at most the
+/// largest error of an exponent within it, and by one exponential. Weights of a part move together,
+/// so that they shift the mean by at most sum w |v - out| times that.
+pub(crate) fn split(
+    whole: MixtureError,
+    terms: &[Term<'_>],
+    out: &[f64],
+    lse: f64,
+    parts: usize,
+    arithmetic: Arithmetic,
+) -> MixtureError {
+    let (keys, parts) = (terms.len() as f64, parts as f64);
+    let relative: Vec<f64> = terms
+        .iter()
+        .map(|t| {
+            let z = t.distance.abs();
+            let logits = t.logit_error + U * z + arithmetic.exp(z) + whole.lse;
+            // lse_p lies at most z + ln(keys) below the largest, and its terms are no larger.
+            let depth = z + keys.ln();
+            let magnitude = 2.0 * (lse.abs() + depth);
+            let lse_error = logits
+                + keys * U
+                + log_error(keys.max(1.0))
+                + U * magnitude
+                + arithmetic.lse_from_base(magnitude);
+            (2.0 * lse_error + exp_error(depth) + 4.0 * U).exp_m1()
+        })
+        .collect();
+    let total: f64 = terms.iter().zip(&relative).map(|(t, e)| t.weight * e).sum();
+    let mut delta = whole.out;
+    for (x, delta) in delta.iter_mut().enumerate() {
+        let (mut drift, mut magnitude, mut widest) = (0.0, 0.0, 0.0f64);
+        for (term, e) in terms.iter().zip(&relative) {
+            let away = (term.values[x] - out[x]).abs();
+            drift += term.weight * e * away;
+            magnitude += term.weight * term.values[x].abs();
+            widest = widest.max(away);
+        }
+        let drift = match total < 1.0 {
+            true => (drift / (1.0 - total)).min(widest),
+            false => widest,
+        };
+        let division = (2.0 * TABLE.division_ulps + 1.0) * U * out[x].abs();
+        *delta += drift + (2.0 * parts + 2.0) * U * magnitude + division + TINY * parts;
+    }
+    let largest = relative.iter().copied().fold(0.0, f64::max);
+    MixtureError {
+        out: delta,
+        lse: whole.lse + total.min(largest) + parts * U + log_error(parts) + U * lse.abs(),
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod attention;
 mod backward;
+mod decode;
 mod matrix;
 mod models;
 mod packed;
@@ -26,6 +27,7 @@ pub fn problems() -> Vec<Problem> {
         varlen::entries(),
         packed_heads::entries(),
         backward::entries(),
+        decode::entries(),
         rows::merge(),
         rows::hadamard(),
         packed::entries(),

@@ -40,7 +40,7 @@ impl Blueprint {
     ) -> Box<dyn CubeKernel> {
         let device = (properties, target);
         match *self {
-            Blueprint::AttendForward(blueprint) => match blueprint.tier {
+            Blueprint::AttendForward(blueprint) | Blueprint::AttendDecode(blueprint) => match blueprint.tier {
                 TierName::Unit => forward_unit(blueprint, device),
                 TierName::Plane => forward_plane(blueprint, device),
                 TierName::Hopper => forward_hopper(blueprint, device),
@@ -63,6 +63,7 @@ fn forward_unit(blueprint: AttendBlueprint, (properties, target): Device) -> Box
         buffer(),
         buffer(),
         buffer(),
+        optional(blueprint.features.split),
         buffer(),
         logit_tensors(blueprint.features),
         forward_layouts(),
@@ -325,6 +326,8 @@ fn logit_tensors(features: LogitFeatures) -> LogitTensorsCompilationArg {
         mask: optional(features.mask.is_some()),
         bias: optional(features.bias),
         table: optional(features.table()),
+        lengths: optional(features.device_lengths),
+        pages: optional(features.device_pages),
     }
 }
 
@@ -340,6 +343,8 @@ fn logit_scalars() -> LogitScalarsCompilationArg {
         mask_key: (),
         bias: layout(),
         bias_key: (),
+        splits: (),
+        part: (),
     }
 }
 
@@ -353,5 +358,8 @@ fn table_offsets() -> TableOffsetsCompilationArg {
         doc_kv: (),
         slopes: (),
         tiles: (),
+        sinks: (),
+        pages: (),
+        page_row: (),
     }
 }

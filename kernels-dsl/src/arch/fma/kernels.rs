@@ -46,6 +46,7 @@ pub fn attend_forward_fma<E: Float, N: Size>(
     k: &[Vector<E, N>],
     v: &[Vector<E, N>],
     out: &mut [Vector<E, N>],
+    parts: &mut ComptimeOption<Box<[Vector<f32, N>]>>,
     lse: &mut [f32],
     tensors: &LogitTensors,
     layouts: &ForwardLayouts,
@@ -57,7 +58,7 @@ pub fn attend_forward_fma<E: Float, N: Size>(
 ) {
     if CUBE_POS < sizes.total {
         run_forward::<E, N>(
-            q, k, v, out, lse, tensors, layouts, sizes, scalars, offsets, blueprint,
+            q, k, v, out, parts, lse, tensors, layouts, sizes, scalars, offsets, blueprint,
         );
     }
 }
@@ -68,6 +69,7 @@ fn run_forward<'a, E: Float, N: Size>(
     k: &'a [Vector<E, N>],
     v: &'a [Vector<E, N>],
     out: &'a mut [Vector<E, N>],
+    parts: &'a mut ComptimeOption<Box<[Vector<f32, N>]>>,
     lse: &'a mut [f32],
     tensors: &'a LogitTensors,
     layouts: &ForwardLayouts,
@@ -88,15 +90,24 @@ fn run_forward<'a, E: Float, N: Size>(
         s_q: sizes.s_q,
         s_kv: sizes.s_kv,
     };
-    let position = (CUBE_POS % sizes.tiles as usize) as u32;
-    let lane = (CUBE_POS / sizes.tiles as usize) as u32;
-    let at = if comptime!(features.listed()) {
+    let mut cube = CUBE_POS;
+    let mut part = 0u32;
+    if comptime!(features.split) {
+        part = (cube % scalars.splits as usize) as u32;
+        cube /= scalars.splits as usize;
+    }
+    let position = (cube % sizes.tiles as usize) as u32;
+    let lane = (cube / sizes.tiles as usize) as u32;
+    let mut at = if comptime!(features.listed()) {
         listed_tile(&inputs, position, lane * pack, features, pack)
     } else {
         let heads = sizes.h_q / pack;
         let (batch, head) = (lane / heads, lane % heads * pack);
         tile_coords(&inputs, batch, head, position * units, features, pack)
     };
+    if comptime!(features.split) {
+        at.entry = at.batch * scalars.splits + part;
+    }
     let range = segments(&at, scalars, units, comptime!(shape.block as u32), features);
     let mut head_kv = at.head / sizes.group;
     if comptime!(blueprint.fault == Some(Fault::WrongKvHead)) {
@@ -120,28 +131,13 @@ fn run_forward<'a, E: Float, N: Size>(
     };
     let mut ctx = FmaCtx::<'a, E, N> {
         q: RowView::new(q, &layouts.q, at.batch, head, place, comptime!(shape.len)),
-        k: BlockView::new(
-            k,
-            &layouts.k,
-            at.batch,
-            head_kv,
-            at.first_kv,
-            sizes.s_kv,
-            comptime!(shape.len),
-        ),
-        v: BlockView::new(
-            v,
-            &layouts.v,
-            at.batch,
-            head_kv,
-            at.first_kv,
-            sizes.s_kv,
-            comptime!(shape.len_v),
-        ),
+        k: keys::<E, N>(k, &layouts.k, &at, head_kv, &inputs, comptime!(shape.len), features),
+        v: keys::<E, N>(v, &layouts.v, &at, head_kv, &inputs, comptime!(shape.len_v), features),
         out,
+        parts,
         lse,
-        out_at: layouts.out.base(at.batch, head_out) + place as usize * layouts.out.row,
-        lse_at: layouts.lse.base(at.batch, head_out) + place as usize * layouts.lse.row,
+        out_at: layouts.out.base(at.entry, head_out) + place as usize * layouts.out.row,
+        lse_at: layouts.lse.base(at.entry, head_out) + place as usize * layouts.lse.row,
         row: slot,
         exists: query < at.rows_q,
         alive: query < at.len_q,
@@ -180,5 +176,33 @@ fn run_forward<'a, E: Float, N: Size>(
             plan,
             comptime!(Roles::ALL),
         );
+    }
+}
+
+/// K or V of the tile's sequence.
+#[cube]
+fn keys<'a, E: Float, N: Size>(
+    data: &'a [Vector<E, N>],
+    layout: &Layout,
+    at: &TileCoords,
+    head: u32,
+    inputs: &LogitInputs<'a>,
+    #[comptime] len: usize,
+    #[comptime] features: LogitFeatures,
+) -> BlockView<'a, E, N> {
+    if comptime!(features.page.is_some()) {
+        let page = comptime!(features.page.unwrap_or(1));
+        let pages = KeyPages::<'a>::new(inputs.tensors, inputs.offsets, at.batch, page);
+        BlockView::<'a, E, N>::paged(data, layout, head, at.len_kv, pages, len)
+    } else {
+        BlockView::<'a, E, N>::new(
+            data,
+            layout,
+            at.batch,
+            head,
+            at.first_kv,
+            inputs.s_kv,
+            len,
+        )
     }
 }

@@ -2,6 +2,7 @@
 
 use cubecl::prelude::*;
 
+use crate::attention::KeyPages;
 use crate::tile::{Fragment, Layout};
 
 /// One row of `len` vectors: the unit's own left operand.
@@ -20,6 +21,9 @@ pub struct BlockView<'a, E: Float, N: Size> {
     base: usize,
     stride: usize,
     rows: u32,
+    /// From one page to the next.
+    page_stride: usize,
+    pages: ComptimeOption<KeyPages<'a>>,
     #[cube(comptime)]
     len: usize,
 }
@@ -60,6 +64,28 @@ impl<'a, E: Float, N: Size> BlockView<'a, E, N> {
             base: layout.base(batch, head) + first as usize * layout.row,
             stride: layout.row,
             rows: end - first,
+            page_stride: 0usize,
+            pages: ComptimeOption::new_None(),
+            len,
+        }
+    }
+
+    /// The `rows` rows of a sequence whose pages `pages` names; the layout's batch entries are pages.
+    pub fn paged(
+        data: &'a [Vector<E, N>],
+        layout: &Layout,
+        head: u32,
+        rows: u32,
+        pages: KeyPages<'a>,
+        #[comptime] len: usize,
+    ) -> BlockView<'a, E, N> {
+        BlockView::<'a, E, N> {
+            data,
+            base: layout.base(0u32.runtime(), head),
+            stride: layout.row,
+            rows,
+            page_stride: layout.batch,
+            pages: ComptimeOption::new_Some(pages),
             len,
         }
     }
@@ -68,7 +94,16 @@ impl<'a, E: Float, N: Size> BlockView<'a, E, N> {
     /// are masked and whose weights are zero.
     fn row(&self, j: u32, #[comptime] c: usize, #[comptime] block: usize) -> usize {
         let row = j * comptime!(block as u32) + comptime!(c as u32);
-        self.base + row.min(self.rows - 1u32) as usize * self.stride
+        let row = row.min(self.rows - 1u32);
+        #[comptime]
+        match &self.pages {
+            ComptimeOption::Some(pages) => {
+                self.base
+                    + pages.page_of(row) as usize * self.page_stride
+                    + (row % comptime!(pages.page)) as usize * self.stride
+            }
+            ComptimeOption::None => self.base + row as usize * self.stride,
+        }
     }
 }
 

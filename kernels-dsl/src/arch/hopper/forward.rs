@@ -7,7 +7,7 @@ use cubecl::prelude::*;
 use super::loads::{load_keys, load_queries, load_values};
 use super::operands::{descriptor_k_major, descriptor_mn_major};
 use super::slots::{await_tile, read_tile};
-use super::store::store_rows;
+use super::store::{store_part, store_rows};
 use super::{Binary, HopperShape, WgmmaFragment, WgmmaRegs, ptx};
 use crate::attention::{Finished, Roles, Segments, Stream, StreamTile, Tier, TileCoords};
 use crate::tile::{InPlace, Layout, Product, ProductMode};
@@ -322,7 +322,11 @@ impl<'a, NS: Size, NP: Size> Tier for Hopper<'a, NS, NP> {
     }
     fn store(ctx: &mut HopperCtx<'a>, _acc: &Bank, done: &Finished) {
         let tile = read_tile(&*ctx, ctx.stored);
-        store_rows(ctx, &tile, done);
+        if comptime!(ctx.shape.features.split) {
+            store_part(ctx, &tile, done);
+        } else {
+            store_rows(ctx, &tile, done);
+        }
         ctx.stored += 1u32;
     }
 }

@@ -5,10 +5,10 @@ use core::marker::PhantomData;
 use cubecl::prelude::*;
 
 use super::copies::CopySource;
-use super::store::store_rows;
+use super::store::{store_part, store_rows};
 use super::{MmaFragment, MmaProbs, MmaRegs, PlaneShape, ptx};
 use crate::arch::hopper::{Bank, Binary, ptx as shared};
-use crate::attention::{Finished, Roles, Segments, Tier, TileCoords};
+use crate::attention::{Finished, KeyPages, Roles, Segments, Tier, TileCoords};
 use crate::tile::{InPlace, Layout, Product, ProductMode};
 
 /// Where the units of a cube find tiles and results.
@@ -30,6 +30,8 @@ pub struct PlaneCtx<'a> {
     pub k: CopySource,
     /// See `k`.
     pub v: CopySource,
+    /// Where their rows lie, if they are paged.
+    pub pages: ComptimeOption<KeyPages<'a>>,
     /// Shared address of the query tile.
     pub smem: u32,
     /// Addresses that this lane gives ldmatrix: rows of Q, 16 keys by 16 columns of K, 16 keys by
@@ -193,15 +195,22 @@ impl<'a, NS: Size, NP: Size> Tier for Plane<'a, NS, NP> {
         ctx.len_kv = at.len_kv;
         // What the epilogue alone needs waits in shared memory: registers are for the loop.
         if UNIT_POS_PLANE == 0u32 {
-            ptx::store_words(ctx.place(), at.batch, at.head, at.row0, at.first_q);
+            ptx::store_words(ctx.place(), at.entry, at.head, at.row0, at.first_q);
             ptx::store_words(ctx.place() + 16u32, at.len_q, at.rows_q, 0u32, 0u32);
         }
         if range.start < range.end {
             ctx.copy_queries(at);
             ctx.copy_keys(ctx.first, true);
-            ptx::copies_commit();
-            if comptime!(shape.stages == 2) {
+            if comptime!(shape.stages > 1) {
                 ctx.copy_values(ctx.first, true);
+            }
+            ptx::copies_commit();
+            #[unroll]
+            for ahead in 1..comptime!(shape.stages.max(2) - 1) {
+                if ctx.first >= ctx.start + ahead {
+                    ctx.copy_keys(ctx.first - ahead, false);
+                    ctx.copy_values(ctx.first - ahead, false);
+                }
                 ptx::copies_commit();
             }
         }
@@ -220,32 +229,30 @@ impl<'a, NS: Size, NP: Size> Tier for Plane<'a, NS, NP> {
     /// stages that the step before has left.
     fn load(ctx: &mut PlaneCtx<'a>, _at: &TileCoords, j: u32) {
         let shape = comptime!(ctx.shape);
-        ptx::copies_wait(0u32);
+        let ahead = comptime!(shape.stages.max(2) - 1);
+        ptx::copies_wait(comptime!(ahead - 1));
         sync_cube();
         if comptime!(shape.query_registers() > 0) {
             ctx.keep_queries(j);
         }
-        if comptime!(shape.stages == 2) {
-            if comptime!(shape.ahead) {
-                if j < ctx.first {
-                    ctx.copy_values(j, false);
-                }
-                if j > ctx.start {
-                    ctx.copy_keys(j - 1u32, false);
-                }
-            } else if j > ctx.start {
-                ctx.copy_keys(j - 1u32, false);
-                ctx.copy_values(j - 1u32, false);
-            }
-            ptx::copies_commit();
-        } else {
-            if j == ctx.first {
-                ctx.copy_values(j, true);
-            } else {
+        if comptime!(shape.ahead) {
+            if j < ctx.first {
                 ctx.copy_values(j, false);
             }
-            ptx::copies_commit();
+            if j > ctx.start {
+                ctx.copy_keys(j - 1u32, false);
+            }
+        } else if comptime!(shape.stages > 1) {
+            if j >= ctx.start + ahead {
+                ctx.copy_keys(j - ahead, false);
+                ctx.copy_values(j - ahead, false);
+            }
+        } else if j == ctx.first {
+            ctx.copy_values(j, true);
+        } else {
+            ctx.copy_values(j, false);
         }
+        ptx::copies_commit();
     }
 
     fn encode(ctx: &mut PlaneCtx<'a>, s: &mut MmaRegs<NS>, p: &mut MmaProbs<NP>) {
@@ -266,6 +273,10 @@ impl<'a, NS: Size, NP: Size> Tier for Plane<'a, NS, NP> {
         ptx::bank_scale(f, shape);
     }
     fn store(ctx: &mut PlaneCtx<'a>, _acc: &Bank, done: &Finished) {
-        store_rows(ctx, done);
+        if comptime!(ctx.shape.split) {
+            store_part(ctx, done);
+        } else {
+            store_rows(ctx, done);
+        }
     }
 }

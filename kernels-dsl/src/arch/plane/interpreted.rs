@@ -184,6 +184,7 @@ fn shapes() -> Vec<PlaneShape> {
             stages: 1,
             ahead: false,
             pack: 1,
+            split: false,
             ty: "bf16",
         })
     };

@@ -83,6 +83,14 @@ fn run_plane<'a, NS: Size, NP: Size>(
     let d_row = comptime!(PlaneShape::row_bytes(shape.d));
     let d_v_row = comptime!(PlaneShape::row_bytes(shape.d_v));
     let plane_row = UNIT_POS / 32u32 * comptime!(shape.plane_rows());
+    let page = comptime!(blueprint.features.page);
+    let paged = comptime!(page.is_some());
+    let pages = if comptime!(paged) {
+        let page = comptime!(page.unwrap_or(1));
+        ComptimeOption::new_Some(KeyPages::<'a>::new(tensors, offsets, at.batch, page))
+    } else {
+        ComptimeOption::new_None()
+    };
     let mut ctx = PlaneCtx::<'a> {
         out,
         lse,
@@ -97,6 +105,7 @@ fn run_plane<'a, NS: Size, NP: Size>(
             sizes.group,
             k_smem,
             comptime!(shape.k_copy()),
+            paged,
         ),
         v: CopySource::new(
             v,
@@ -105,7 +114,9 @@ fn run_plane<'a, NS: Size, NP: Size>(
             sizes.group,
             v_smem,
             comptime!(shape.v_copy()),
+            paged,
         ),
+        pages,
         smem,
         q_at: smem + plane_row * d_row + rows_address(lane, d_row),
         k_at: k_smem + keys_address(lane, d_row),

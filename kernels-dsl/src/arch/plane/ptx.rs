@@ -278,6 +278,33 @@ pub(super) fn store_text(shape: PlaneShape) -> String {
     s
 }
 
+/// Row `r` of this thread's four, times `inverse`, in f32 from `to` on: two columns of every eight.
+#[cube]
+pub(super) fn bank_part(
+    to: u64,
+    inverse: f32,
+    #[comptime] r: u32,
+    #[comptime] shape: PlaneShape,
+) {
+    let text = comptime!(part_text(shape, r));
+    // SAFETY: `to` is 8-byte aligned global memory with room for the row's d_v columns.
+    gpu_asm!("{{ // {a} {b}\n{text}}}", a = in(_) val::<u64>(to), b = in(_) val::<f32>(inverse), text = const text);
+}
+
+fn part_text(shape: PlaneShape, r: u32) -> String {
+    let mut s = String::from(".reg .f32 lo, hi;\n");
+    for n in 0..shape.d_v / 8 {
+        let i = 4 * (r / 2 * shape.d_v / 8 + n) + 2 * (r % 2);
+        s += &format!(
+            "mul.f32 lo, o_acc{i}, %1;\nmul.f32 hi, o_acc{}, %1;\n\
+             st.global.v2.f32 [%0+{}], {{lo, hi}};\n",
+            i + 1,
+            32 * n
+        );
+    }
+    s
+}
+
 /// Four words to shared memory.
 #[cube]
 pub(super) fn store_words(to: u32, a: u32, b: u32, c: u32, d: u32) {

@@ -17,17 +17,19 @@ pub struct PlaneShape {
     pub d: u32,
     /// Head dimension of v, a multiple of 8.
     pub d_v: u32,
-    /// Query rows of a tile: 64, 128 or 256.
+    /// Query rows of a tile: 16, 32, 64, 128 or 256.
     pub rows: u32,
     /// Keys of a block, a multiple of 16.
     pub block: u32,
-    /// Stages of K and of V: with 2 a block arrives while the one before is multiplied, with 1 K
-    /// arrives during P V and V during Q K^T.
+    /// Stages of K and of V: with n of them n - 1 blocks arrive while the one before is multiplied,
+    /// with 1 K arrives during P V and V during Q K^T.
     pub stages: u32,
-    /// Scores of a block are computed before the values of the one before it: needs 2 stages.
+    /// Scores of a block are computed before the values of the one before it: wants 2 stages.
     pub ahead: bool,
     /// Query heads whose rows alternate in a tile.
     pub pack: u32,
+    /// Results are f32 parts, to be merged.
+    pub split: bool,
     /// "bf16" or "f16".
     pub ty: &'static str,
 }
@@ -164,7 +166,7 @@ mod tests {
     fn shapes() -> impl Iterator<Item = PlaneShape> {
         let widths = (8..=256).step_by(8);
         widths.flat_map(|d| {
-            [64, 128, 256].into_iter().flat_map(move |rows| {
+            [16, 32, 64, 128, 256].into_iter().flat_map(move |rows| {
                 [16, 48, 64, 80, 128].map(|block| PlaneShape {
                     d,
                     d_v: 264 - d,
@@ -173,6 +175,7 @@ mod tests {
                     stages: 2,
                     ahead: false,
                     pack: 1,
+                    split: false,
                     ty: "f16",
                 })
             })

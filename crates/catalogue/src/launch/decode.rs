@@ -1,0 +1,142 @@
+//! A decode's cache: in one piece as the inputs have it, or cut into pages that lie in disorder.
+
+use cubecl::prelude::CubeElement;
+use flashcube::{DecodeOptions, DeviceWords, Error, KvView, PageTable, Policy, attend_decode};
+
+use super::{HookArrays, Launched, POISON, Run, erase};
+use crate::array::Array;
+use crate::problem::{Attend, Decode};
+use flashcube::{AttendOptions, DType, Tensor};
+
+/// Pages beyond those that sequences can have.
+const SPARE: usize = 3;
+
+impl Run<'_> {
+    pub(super) fn decode(&self, decode: &Decode, policy: Policy) -> Result<Launched, Error> {
+        let attend = &decode.attend;
+        let q = self.tensor::<4>("q");
+        let places = [
+            self.place(0, self.problem.dtype, 2),
+            self.place(1, DType::F32, 2),
+        ];
+        let hooks = HookArrays::of(self, attend);
+        let lengths = lengths(attend);
+        let table = decode.page.map(|page| Pages::of(attend, page, &lengths));
+        let mut cache = match &table {
+            Some(pages) => KvView::paged(
+                self.pool("k", pages, attend.d),
+                self.pool("v", pages, attend.d_v),
+                self.table(pages, decode.device_tables),
+            ),
+            None => KvView::contiguous(self.tensor("k"), self.tensor("v")),
+        };
+        let options = hooks.options(attend, policy);
+        let mut options = DecodeOptions {
+            attend: AttendOptions {
+                out: places[0].tensor(),
+                lse: places[1].tensor(),
+                lengths_kv: (attend.lengths_kv.is_some() || table.is_some())
+                    .then_some(&lengths[..]),
+                ..options
+            },
+            splits: decode.splits,
+            workspace: None,
+        };
+        if decode.device_tables {
+            options.attend.lengths_kv = None;
+            let words: Vec<u32> = lengths.iter().map(|&n| n as u32).collect();
+            cache = cache.with_lengths(self.words(&words));
+        }
+        let decoded = attend_decode(self.client, &q, &cache, &options)?;
+        let tensors = [erase(&decoded.out), erase(&decoded.lse)];
+        let mut launched = self.collect(&places, &tensors)?;
+        launched.blueprint = decoded.plan.map(|p| p.blueprint.to_string());
+        launched.attend = decoded.plan.map(|p| p.blueprint);
+        Ok(launched)
+    }
+
+    /// One word before the others, so that an offset that is left out shows.
+    fn words(&self, words: &[u32]) -> DeviceWords {
+        let mut all = vec![u32::MAX; 1];
+        all.extend(words);
+        let handle = self.client.create_from_slice(u32::as_bytes(&all));
+        // SAFETY: the words are those of the cache that the caller built.
+        unsafe { DeviceWords::unchecked(handle, 1) }
+    }
+
+    fn table<'a>(&self, pages: &'a Pages, device: bool) -> PageTable<'a> {
+        match device {
+            false => PageTable::checked(&pages.table, pages.width),
+            true => {
+                // Unused entries name a page that exists, and that only poison lies in.
+                let free = pages.free as u32;
+                let named = pages.table.iter().map(|&p| if p == u32::MAX { free } else { p });
+                let named: Vec<u32> = named.collect();
+                PageTable::device(self.words(&named), pages.width, pages.width)
+            }
+        }
+    }
+
+    /// [pages, h_kv, page, d] with the rows of the named input where the table says, poison elsewhere.
+    fn pool(&self, name: &str, pages: &Pages, d: usize) -> Tensor<4> {
+        let dtype = self.problem.dtype;
+        let Some(array) = self.inputs.get(name) else {
+            return Tensor::empty(self.client, [pages.count, 0, pages.page, d], dtype);
+        };
+        let h_kv = array.shape[1];
+        let shape = [pages.count, h_kv, pages.page, d];
+        let size = dtype.size();
+        let mut bytes = vec![POISON; (shape.iter().product::<usize>() * size).max(16)];
+        for (sequence, &len) in pages.lengths.iter().enumerate() {
+            for (key, h) in (0..len).flat_map(|key| (0..h_kv).map(move |h| (key, h))) {
+                let page = pages.table[sequence * pages.width + key / pages.page] as usize;
+                let row = (page * h_kv + h) * pages.page + key % pages.page;
+                let values = (0..d).map(|x| array.at(&[sequence, h, key, x])).collect();
+                let line = Array::floats(&[d], dtype, values).bytes();
+                bytes[row * d * size..][..d * size].copy_from_slice(&line);
+            }
+        }
+        Tensor::contiguous(self.client.create_from_slice(&bytes), shape, dtype)
+    }
+}
+
+fn lengths(attend: &Attend) -> Vec<usize> {
+    let all = || vec![attend.s_kv; attend.b];
+    attend.lengths_kv.clone().unwrap_or_else(all)
+}
+
+/// Where the keys of a paged cache lie.
+struct Pages {
+    lengths: Vec<usize>,
+    page: usize,
+    /// Pages of a sequence, at most.
+    width: usize,
+    /// Pages of the pool.
+    count: usize,
+    /// [b, width]; `u32::MAX` where no key lies.
+    table: Vec<u32>,
+    /// A page of the pool that no key lies in.
+    free: usize,
+}
+
+impl Pages {
+    fn of(attend: &Attend, page: usize, lengths: &[usize]) -> Self {
+        let width = attend.s_kv.div_ceil(page);
+        let count = attend.b * width + SPARE;
+        let coprime = [7, 11, 13, 17, 1];
+        let step = coprime.into_iter().find(|step| !count.is_multiple_of(*step));
+        let place = |index: usize| (index * step.unwrap_or(1) + 2) % count;
+        let table = (0..attend.b * width).map(|index| {
+            let used = index % width < lengths[index / width].div_ceil(page);
+            if used { place(index) as u32 } else { u32::MAX }
+        });
+        Self {
+            lengths: lengths.to_vec(),
+            page,
+            width,
+            count,
+            table: table.collect(),
+            free: place(attend.b * width),
+        }
+    }
+}
