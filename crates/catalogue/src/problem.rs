@@ -301,9 +301,7 @@ impl Problem {
             _ => Ok(()),
         };
         match &self.task {
-            Task::Forward(a)
-            | Task::Backward(a)
-            | Task::Decode(Decode { attend: a, .. }) => {
+            Task::Forward(a) | Task::Backward(a) | Task::Decode(Decode { attend: a, .. }) => {
                 at_least_1("d", a.d)?;
                 if !a.h_q.is_multiple_of(a.h_kv) {
                     let (h_q, h_kv) = (a.h_q, a.h_kv);

@@ -73,8 +73,8 @@ pub fn append_rows_fma<E: Float>(
         let first = table_word(tensors, sizes.first + sequence as usize);
         let key = cached_keys(tensors, offsets, sequence) + i;
         if i < count && key < sizes.capacity {
-            let from = source_layout.base(sequence, head)
-                + (first + i) as usize * source_layout.row;
+            let from =
+                source_layout.base(sequence, head) + (first + i) as usize * source_layout.row;
             let value = rotated::<E>(source, from, column, key, cos, sin, shape);
             let mut entry = sequence;
             let mut row = key;

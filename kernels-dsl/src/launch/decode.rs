@@ -148,11 +148,7 @@ pub fn plan_decode(
     dims.d_v = v.shape[3];
     let shape = [dims.b, dims.h_q, dims.s_q, dims.d_v];
     let fresh = Tensor::contiguous(q.handle.clone(), shape, q.dtype);
-    let out = options
-        .attend
-        .out
-        .as_ref()
-        .filter(|out| out.shape == shape);
+    let out = options.attend.out.as_ref().filter(|out| out.shape == shape);
     let views = [q, &cache.k, v, out.unwrap_or(&fresh)];
     plan(&dims, &mut hooks, views, options, caps).map(Some)
 }

@@ -68,11 +68,7 @@ impl ForwardCall<'_> {
         }
     }
 
-    fn unit(
-        &self,
-        [q, k, v, out]: [&Tensor<4>; 4],
-        lse: &Tensor<3>,
-    ) -> Result<(), Error> {
+    fn unit(&self, [q, k, v, out]: [&Tensor<4>; 4], lse: &Tensor<3>) -> Result<(), Error> {
         let blueprint = self.blueprint;
         let w = blueprint.vector;
         let cubes = spread("attend_forward", self.tiles().1, self.caps)?;
@@ -113,11 +109,7 @@ impl ForwardCall<'_> {
         )
     }
 
-    fn plane(
-        &self,
-        [q, k, v, out]: [&Tensor<4>; 4],
-        lse: &Tensor<3>,
-    ) -> Result<(), Error> {
+    fn plane(&self, [q, k, v, out]: [&Tensor<4>; 4], lse: &Tensor<3>) -> Result<(), Error> {
         let blueprint = self.blueprint;
         let total = self.countable("tiles of the plane tier")?;
         let cubes = spread("attend_forward", total, self.caps)?;
@@ -187,11 +179,7 @@ impl ForwardCall<'_> {
         ((32 << 20) / bytes.max(1)).max(4).saturating_mul(group)
     }
 
-    fn hopper(
-        &self,
-        [q, k, v, out]: [&Tensor<4>; 4],
-        lse: &Tensor<3>,
-    ) -> Result<(), Error> {
+    fn hopper(&self, [q, k, v, out]: [&Tensor<4>; 4], lse: &Tensor<3>) -> Result<(), Error> {
         let blueprint = self.blueprint;
         let total = self.countable("tiles of the hopper tier")?;
         let cubes = total.min(self.caps.multiprocessors.unwrap_or(132) as usize);

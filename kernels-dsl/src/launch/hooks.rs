@@ -322,8 +322,8 @@ impl Hooks {
     pub(crate) fn offsets(&self) -> TableOffsetsLaunch {
         let t = &self.table;
         TableOffsetsLaunch::new(
-            t.len_q, t.len_kv, t.first_q, t.first_kv, t.doc_q, t.doc_kv, t.slopes, t.tiles, t.sinks,
-            t.pages, t.page_row,
+            t.len_q, t.len_kv, t.first_q, t.first_kv, t.doc_q, t.doc_kv, t.slopes, t.tiles,
+            t.sinks, t.pages, t.page_row,
         )
     }
 }

@@ -128,7 +128,10 @@ impl<'a> Problem<'a> {
     /// The logit of the sink that a row of (b, h, i) has, -inf where it has none: rows that are no
     /// query have none.
     pub(super) fn sink(&self, (b, h, i): (usize, usize, usize)) -> f64 {
-        let sinks = self.options.sinks.filter(|_| self.sequence(b, i).0.contains(&i));
+        let sinks = self
+            .options
+            .sinks
+            .filter(|_| self.sequence(b, i).0.contains(&i));
         sinks.map_or(f64::NEG_INFINITY, |sinks| sinks[h])
     }
 

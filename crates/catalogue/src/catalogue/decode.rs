@@ -41,7 +41,11 @@ fn unit() -> Vec<Entry> {
             ..plain(sizes(3, 150))
         };
         let entry = entry("splits", format!("n{splits}_q3xkv150"), decode);
-        entries.push(if splits == 5 { entry.all_dtypes() } else { entry });
+        entries.push(if splits == 5 {
+            entry.all_dtypes()
+        } else {
+            entry
+        });
     }
     for (detail, decode) in lengths(&sizes(2, 130), 3) {
         entries.push(entry("lengths", detail, decode).values(Values::HiddenNan));
@@ -64,7 +68,16 @@ fn unit() -> Vec<Entry> {
 /// Lengths around blocks of 8, 16 and 32 keys and around 64, shorter than their parts, and 0.
 fn lengths(attend: &Attend, splits: usize) -> Vec<(String, Decode)> {
     let mut all = Vec::new();
-    for (a, b) in [(0, 130), (1, 129), (7, 8), (9, 0), (31, 32), (33, 63), (64, 65), (127, 128)] {
+    for (a, b) in [
+        (0, 130),
+        (1, 129),
+        (7, 8),
+        (9, 0),
+        (31, 32),
+        (33, 63),
+        (64, 65),
+        (127, 128),
+    ] {
         let attend = Attend {
             lengths_kv: Some(vec![a, b]),
             causal: true,

@@ -70,7 +70,10 @@ impl Run<'_> {
             true => {
                 // Unused entries name a page that exists, and that only poison lies in.
                 let free = pages.free as u32;
-                let named = pages.table.iter().map(|&p| if p == u32::MAX { free } else { p });
+                let named = pages
+                    .table
+                    .iter()
+                    .map(|&p| if p == u32::MAX { free } else { p });
                 let named: Vec<u32> = named.collect();
                 PageTable::device(self.words(&named), pages.width, pages.width)
             }
@@ -124,7 +127,9 @@ impl Pages {
         let width = attend.s_kv.div_ceil(page);
         let count = attend.b * width + SPARE;
         let coprime = [7, 11, 13, 17, 1];
-        let step = coprime.into_iter().find(|step| !count.is_multiple_of(*step));
+        let step = coprime
+            .into_iter()
+            .find(|step| !count.is_multiple_of(*step));
         let place = |index: usize| (index * step.unwrap_or(1) + 2) % count;
         let table = (0..attend.b * width).map(|index| {
             let used = index % width < lengths[index / width].div_ceil(page);

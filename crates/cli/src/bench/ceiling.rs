@@ -190,7 +190,10 @@ fn sum(device: &Device, vector: usize, bytes: usize) -> Result<f64> {
     })?;
     let sums = read(client, &to)?;
     let (words, _) = sums.as_chunks::<4>();
-    let all: f64 = words.iter().map(|&word| f64::from(f32::from_le_bytes(word))).sum();
+    let all: f64 = words
+        .iter()
+        .map(|&word| f64::from(f32::from_le_bytes(word)))
+        .sum();
     if all != (bytes / 4) as f64 {
         return Err(Failure::failed("the reading kernel read something else"));
     }

@@ -40,11 +40,13 @@ impl Blueprint {
     ) -> Box<dyn CubeKernel> {
         let device = (properties, target);
         match *self {
-            Blueprint::AttendForward(blueprint) | Blueprint::AttendDecode(blueprint) => match blueprint.tier {
-                TierName::Unit => forward_unit(blueprint, device),
-                TierName::Plane => forward_plane(blueprint, device),
-                TierName::Hopper => forward_hopper(blueprint, device),
-            },
+            Blueprint::AttendForward(blueprint) | Blueprint::AttendDecode(blueprint) => {
+                match blueprint.tier {
+                    TierName::Unit => forward_unit(blueprint, device),
+                    TierName::Plane => forward_plane(blueprint, device),
+                    TierName::Hopper => forward_hopper(blueprint, device),
+                }
+            }
             Blueprint::AttendBackward(blueprint, side) => attend_backward(blueprint, side, device),
             Blueprint::AttendDelta { blueprint, units } => attend_delta(blueprint, units, device),
             Blueprint::Merge(blueprint) => merge(blueprint, device),

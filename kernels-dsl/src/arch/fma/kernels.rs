@@ -131,8 +131,24 @@ fn run_forward<'a, E: Float, N: Size>(
     };
     let mut ctx = FmaCtx::<'a, E, N> {
         q: RowView::new(q, &layouts.q, at.batch, head, place, comptime!(shape.len)),
-        k: keys::<E, N>(k, &layouts.k, &at, head_kv, &inputs, comptime!(shape.len), features),
-        v: keys::<E, N>(v, &layouts.v, &at, head_kv, &inputs, comptime!(shape.len_v), features),
+        k: keys::<E, N>(
+            k,
+            &layouts.k,
+            &at,
+            head_kv,
+            &inputs,
+            comptime!(shape.len),
+            features,
+        ),
+        v: keys::<E, N>(
+            v,
+            &layouts.v,
+            &at,
+            head_kv,
+            &inputs,
+            comptime!(shape.len_v),
+            features,
+        ),
         out,
         parts,
         lse,
@@ -195,14 +211,6 @@ fn keys<'a, E: Float, N: Size>(
         let pages = KeyPages::<'a>::new(inputs.tensors, inputs.offsets, at.batch, page);
         BlockView::<'a, E, N>::paged(data, layout, head, at.len_kv, pages, len)
     } else {
-        BlockView::<'a, E, N>::new(
-            data,
-            layout,
-            at.batch,
-            head,
-            at.first_kv,
-            inputs.s_kv,
-            len,
-        )
+        BlockView::<'a, E, N>::new(data, layout, at.batch, head, at.first_kv, inputs.s_kv, len)
     }
 }

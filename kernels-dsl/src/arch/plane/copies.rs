@@ -193,13 +193,15 @@ impl<'a> PlaneCtx<'a> {
     pub(super) fn copy_keys(&self, j: u32, #[comptime] ragged: bool) {
         let offset = self.stage(j) * comptime!(self.shape.k_bytes());
         let copy = comptime!(self.shape.k_copy());
-        self.k.start(&self.pages, j, offset, self.len_kv, ragged, copy);
+        self.k
+            .start(&self.pages, j, offset, self.len_kv, ragged, copy);
     }
     /// Block `j` of V. Rows past the length become zeros: 0 * NaN is NaN.
     pub(super) fn copy_values(&self, j: u32, #[comptime] ragged: bool) {
         let offset = self.stage(j) * comptime!(self.shape.v_bytes());
         let copy = comptime!(self.shape.v_copy());
-        self.v.start(&self.pages, j, offset, self.len_kv, ragged, copy);
+        self.v
+            .start(&self.pages, j, offset, self.len_kv, ragged, copy);
     }
     /// Stage of block `j`.
     pub(super) fn stage(&self, j: u32) -> u32 {

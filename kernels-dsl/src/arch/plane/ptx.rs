@@ -280,12 +280,7 @@ pub(super) fn store_text(shape: PlaneShape) -> String {
 
 /// Row `r` of this thread's four, times `inverse`, in f32 from `to` on: two columns of every eight.
 #[cube]
-pub(super) fn bank_part(
-    to: u64,
-    inverse: f32,
-    #[comptime] r: u32,
-    #[comptime] shape: PlaneShape,
-) {
+pub(super) fn bank_part(to: u64, inverse: f32, #[comptime] r: u32, #[comptime] shape: PlaneShape) {
     let text = comptime!(part_text(shape, r));
     // SAFETY: `to` is 8-byte aligned global memory with room for the row's d_v columns.
     gpu_asm!("{{ // {a} {b}\n{text}}}", a = in(_) val::<u64>(to), b = in(_) val::<f32>(inverse), text = const text);

@@ -68,7 +68,9 @@ impl PlaneShape {
     /// then read from shared memory for the scores.
     pub fn query_registers(self) -> u32 {
         let words = self.m_tiles() * self.d.div_ceil(16) * 4;
-        if self.score_registers() + self.acc_registers() + words <= 176 {
+        // A lone plane's copies, of which it makes all, want registers for addresses.
+        let room = if self.planes() < 4 { 96 } else { 176 };
+        if self.score_registers() + self.acc_registers() + words <= room {
             words
         } else {
             0

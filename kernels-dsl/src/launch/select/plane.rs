@@ -24,7 +24,11 @@ pub(super) fn select_plane(
     };
     let pack = packed_heads(key, tile(false).0, policy);
     let (rows, block) = tile(pack > 1);
-    if !matches!(rows, 16 | 32 | 64 | 128 | 256) || block == 0 || block > 256 || !block.is_multiple_of(16) {
+    if !matches!(rows, 16 | 32 | 64 | 128 | 256)
+        || block == 0
+        || block > 256
+        || !block.is_multiple_of(16)
+    {
         let (limit, takes) = (
             "plane tier's tiles",
             "16, 32, 64, 128, 256 rows x multiples of 16 keys",

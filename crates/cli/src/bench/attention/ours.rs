@@ -185,7 +185,9 @@ impl<'a> Ours<'a> {
                 let [b, h, s, d] = k.shape;
                 let width = s / page;
                 let count = b * width;
-                let step = [7919, 7907, 1].into_iter().find(|x| !count.is_multiple_of(*x));
+                let step = [7919, 7907, 1]
+                    .into_iter()
+                    .find(|x| !count.is_multiple_of(*x));
                 let place = |i: usize| (i * step.unwrap_or(1) % count) as u32;
                 self.pages = (0..count).map(place).collect();
                 let shape = [count, h, page, d];
@@ -210,8 +212,7 @@ impl<'a> Ours<'a> {
         // What fails here fails again, and is told, at the launch.
         let plan = plan_decode(&self.tensors[0], &view, &options, &caps);
         let elements = plan.ok().flatten().map_or(0, |plan| plan.workspace);
-        let workspace =
-            (elements > 0).then(|| Tensor::empty(self.client, [elements], DType::F32));
+        let workspace = (elements > 0).then(|| Tensor::empty(self.client, [elements], DType::F32));
         self.cache = Some((view, workspace));
     }
 

@@ -309,7 +309,10 @@ impl AttendProblem {
             Form::Window(_) => 4.0,
             Form::Lengths => 0.98,
             Form::Cache(cache) if cache.page.is_some() => {
-                plain.form = Form::Cache(Cache { page: None, ..cache });
+                plain.form = Form::Cache(Cache {
+                    page: None,
+                    ..cache
+                });
                 0.95
             }
             Form::Dense | Form::Packed(_) | Form::Cache(_) => return None,
