@@ -23,8 +23,8 @@ pub struct AppendShape {
     pub page: Option<u32>,
     /// Pairs of the rotation and the columns it covers, an even number; `None` copies rows as they are.
     pub rope: Option<(RopePairs, usize)>,
-    /// Key lengths are bound apart; they count no new row yet.
-    pub device_lengths: bool,
+    /// Sequences get rows of their own number and place; all of the source's otherwise.
+    pub ragged: bool,
 }
 
 /// Where an append's tables start in the table buffer, in words, and its sizes.
@@ -42,6 +42,14 @@ pub struct AppendSizes {
     pub capacity: u32,
     /// Elements of the source.
     pub total: usize,
+    /// Angle 0 of position 0 in cos, and from one position to the next.
+    pub cos: usize,
+    /// See `cos`.
+    pub cos_row: usize,
+    /// The same in sin.
+    pub sin: usize,
+    /// See `sin`.
+    pub sin_row: usize,
 }
 
 /// `cache[len + i] = rotate(source[first + i], angle(len + i))` for i below count, one unit an element.
@@ -69,13 +77,17 @@ pub fn append_rows_fma<E: Float>(
         let i = (lane % sizes.s as usize) as u32;
         let head = (lane / sizes.s as usize % sizes.h as usize) as u32;
         let sequence = (lane / sizes.s as usize / sizes.h as usize) as u32;
-        let count = table_word(tensors, sizes.count + sequence as usize);
-        let first = table_word(tensors, sizes.first + sequence as usize);
+        let mut count = sizes.s;
+        let mut first = 0u32;
+        if comptime!(shape.ragged) {
+            count = table_word(tensors, sizes.count + sequence as usize);
+            first = table_word(tensors, sizes.first + sequence as usize);
+        }
         let key = cached_keys(tensors, offsets, sequence) + i;
         if i < count && key < sizes.capacity {
             let from =
                 source_layout.base(sequence, head) + (first + i) as usize * source_layout.row;
-            let value = rotated::<E>(source, from, column, key, cos, sin, shape);
+            let value = rotated::<E>(source, from, column, key, cos, sin, sizes, shape);
             let mut entry = sequence;
             let mut row = key;
             if comptime!(shape.page.is_some()) {
@@ -109,6 +121,7 @@ fn rotated<E: Float>(
     key: u32,
     cos: &ComptimeOption<Box<[f32]>>,
     sin: &ComptimeOption<Box<[f32]>>,
+    sizes: &AppendSizes,
     #[comptime] shape: AppendShape,
 ) -> f32 {
     let mut value = f32::cast_from(source[from + column as usize]);
@@ -126,9 +139,9 @@ fn rotated<E: Float>(
             };
             let partner = select(second, column - step, column + step);
             let other = f32::cast_from(source[from + partner as usize]);
-            let at = key as usize * comptime!(width / 2) + pair as usize;
-            let c = word_at(cos, at);
-            let s = word_at(sin, at);
+            let (position, pair) = (key as usize, pair as usize);
+            let c = angle_at(cos, sizes.cos + position * sizes.cos_row + pair);
+            let s = angle_at(sin, sizes.sin + position * sizes.sin_row + pair);
             value = value * c + select(second, other, -other) * s;
         }
     }
@@ -136,7 +149,7 @@ fn rotated<E: Float>(
 }
 
 #[cube]
-fn word_at(table: &ComptimeOption<Box<[f32]>>, at: usize) -> f32 {
+fn angle_at(table: &ComptimeOption<Box<[f32]>>, at: usize) -> f32 {
     #[comptime]
     match table {
         ComptimeOption::Some(t) => t[at],
@@ -144,20 +157,26 @@ fn word_at(table: &ComptimeOption<Box<[f32]>>, at: usize) -> f32 {
     }
 }
 
-/// `lengths[offset + i] += counts[first + i]` for i below n, held below `capacity`: what follows an
-/// append whose lengths only the device knows.
+/// `lengths[offset + i] += counts[first + i]`, or `each` without counts, for i below n, held below
+/// `capacity`: what follows an append whose lengths only the device knows.
 #[cube(launch_unchecked)]
 pub fn advance_lengths(
     lengths: &mut [u32],
-    counts: &[u32],
+    counts: &ComptimeOption<Box<[u32]>>,
     offset: usize,
     first: usize,
+    each: u32,
     n: usize,
     capacity: u32,
 ) {
     if ABSOLUTE_POS < n {
         let at = offset + ABSOLUTE_POS;
-        lengths[at] = capacity.min(lengths[at] + counts[first + ABSOLUTE_POS]);
+        let more = #[comptime]
+        match counts {
+            ComptimeOption::Some(counts) => counts[first + ABSOLUTE_POS],
+            ComptimeOption::None => each,
+        };
+        lengths[at] = capacity.min(lengths[at] + more);
     }
 }
 

@@ -31,7 +31,7 @@ pub struct DecodePlan {
 /// Result of [`attend_decode`].
 #[derive(Debug, Clone)]
 pub struct Decoded {
-    /// [b, h_q, s_q, d_v] in the dtype of q.
+    /// [b, h_q, s_q, d_v] in the dtype of q, or in f32 where such an out was supplied.
     pub out: Tensor<4>,
     /// [b, h_q, s_q] f32: natural log-sum-exp of every row, -inf where it saw no key.
     pub lse: Tensor<3>,
@@ -84,6 +84,8 @@ pub fn attend_decode(
     let attend = &options.attend;
     let shape = [dims.b, dims.h_q, dims.s_q, dims.d_v];
     let out = match &attend.out {
+        // Parts of something larger stay in f32.
+        Some(out) if out.dtype == DType::F32 => checked_out(out, &dims, DType::F32)?,
         Some(out) => checked_out(out, &dims, q.dtype)?,
         None => Tensor::empty(client, shape, q.dtype),
     };
@@ -116,7 +118,7 @@ pub fn attend_decode(
         listed: None,
         blueprint: plan.blueprint,
     };
-    if plan.split.splits == 1 {
+    if plan.workspace == 0 {
         call.launch([q, &k, &v, &out], &lse)?;
     } else {
         let parts = Parts::new(client, options.workspace.as_ref(), &dims, &plan)?;
@@ -214,12 +216,14 @@ fn plan(
         key.op = AttendOp::Decode;
         select_attend(&key, caps, policy)
     };
-    let blueprint = select(options.splits != Some(1), hooks)?;
+    // A result of another type than q's goes through parts, were it through one.
+    let same = views[3].dtype == views[0].dtype;
+    let blueprint = select(options.splits != Some(1) || !same, hooks)?;
     let mut split = plan_splits(&split_problem(dims, hooks, &blueprint, caps));
     if let Some(splits) = options.splits {
         split = SplitPlan { splits, part: 1 };
     }
-    if split.splits == 1 {
+    if split.splits == 1 && same {
         hooks.splits = SplitPlan::WHOLE;
         let blueprint = select(false, hooks)?;
         return Ok(DecodePlan {

@@ -1,11 +1,13 @@
 //! The host side: what a device can do, which blueprint a problem gets, and the launches.
 
+mod append;
 mod attend;
 mod autotune;
 mod backward;
 mod blueprint;
 mod cache_view;
 mod caps;
+mod cascade;
 mod check;
 mod decode;
 mod dequantize;
@@ -22,12 +24,14 @@ mod splits;
 mod tensor;
 mod tickets;
 
+pub use append::*;
 pub use attend::*;
 pub use autotune::candidates;
 pub use backward::*;
 pub use blueprint::*;
 pub use cache_view::*;
 pub use caps::*;
+pub use cascade::*;
 pub use check::cube_units;
 pub use decode::*;
 pub use dequantize::*;
