@@ -36,6 +36,7 @@ struct Place {
     handle: Option<Handle>,
 }
 
+mod append;
 mod decode;
 
 /// Runs the problem's kernel once and reads everything back.
@@ -66,7 +67,9 @@ pub(crate) fn launch_into(
     match &problem.task {
         Task::Forward(attend) => run.forward(attend, policy),
         Task::Backward(attend) => run.backward(attend, policy),
+        Task::Decode(decode) if decode.prefix > 0 => run.cascade(decode, policy),
         Task::Decode(decode) => run.decode(decode, policy),
+        Task::Append(sizes) => run.append(sizes),
         Task::Merge(_) => run.merge(),
         Task::Dequantize(sizes) => run.dequantize(sizes),
         Task::Hadamard(sizes) => run.hadamard(sizes),

@@ -32,7 +32,7 @@ pub use files::{FileError, check_file, export_problem, origin};
 pub use inputs::Inputs;
 pub use oracle::{Expected, expected};
 pub use problem::{
-    Attend, Decode, HadamardSizes, Kernel, Memory, MergeSizes, PackedSizes, Problem, Task,
+    Append, Attend, Decode, HadamardSizes, Kernel, Memory, MergeSizes, PackedSizes, Problem, Task,
     UnknownKernel, Values,
 };
 pub use required::{BackendName, Required, required};

@@ -3,7 +3,7 @@
 use core::fmt;
 use core::str::FromStr;
 
-use flashcube::attention::MaskWidth;
+use flashcube::attention::{MaskWidth, RopePairs};
 use flashcube::{Alignment, DType, PackFormat, Policy, TierName};
 use flashcube_reference as reference;
 
@@ -16,6 +16,8 @@ pub enum Kernel {
     AttendBackward,
     /// [`flashcube::attend_decode`].
     AttendDecode,
+    /// [`flashcube::append`].
+    Append,
     /// [`flashcube::merge_partials`].
     MergePartials,
     /// [`flashcube::dequantize_int4`].
@@ -36,10 +38,11 @@ pub struct UnknownKernel {
 
 impl Kernel {
     /// All of them.
-    pub const ALL: [Kernel; 6] = [
+    pub const ALL: [Kernel; 7] = [
         Kernel::AttendForward,
         Kernel::AttendBackward,
         Kernel::AttendDecode,
+        Kernel::Append,
         Kernel::MergePartials,
         Kernel::DequantizeInt4,
         Kernel::HadamardTransform,
@@ -52,6 +55,7 @@ impl fmt::Display for Kernel {
             Kernel::AttendForward => "attend_forward",
             Kernel::AttendBackward => "attend_backward",
             Kernel::AttendDecode => "attend_decode",
+            Kernel::Append => "append",
             Kernel::MergePartials => "merge_partials",
             Kernel::DequantizeInt4 => "dequantize_int4",
             Kernel::HadamardTransform => "hadamard_transform",
@@ -99,6 +103,8 @@ pub enum Task {
     Backward(Attend),
     /// Few queries against a cache: out and lse.
     Decode(Decode),
+    /// New rows into a cache: k and v, 0 where no key lies.
+    Append(Append),
     /// Merge of partial results: out and lse.
     Merge(MergeSizes),
     /// Unpacked weights: out.
@@ -168,8 +174,48 @@ pub struct Decode {
     pub page: Option<usize>,
     /// Parts of the keys; the plan's when absent.
     pub splits: Option<usize>,
+    /// So many first keys are those of batch entry 0 in every entry, and attended to as one cascade;
+    /// every length is at least as long.
+    pub prefix: usize,
     /// Lengths and pages are known to the device alone.
     pub device_tables: bool,
+}
+
+/// Rows that come behind those of a cache.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Append {
+    /// Key heads.
+    pub h: usize,
+    /// New rows of every sequence, some of them not used.
+    pub s: usize,
+    /// Keys that a sequence can have.
+    pub s_kv: usize,
+    /// Head dimensions of k and v.
+    pub d: (usize, usize),
+    /// Keys of every sequence before.
+    pub lengths: Vec<usize>,
+    /// (first, count) of the new rows of every sequence; all of them when absent.
+    pub rows: Option<Vec<(usize, usize)>>,
+    /// Rows of a page, as in [`Decode`].
+    pub page: Option<usize>,
+    /// Pairs and columns of the rotation.
+    pub rope: Option<(RopePairs, usize)>,
+    /// Lengths and pages are known to the device alone, which counts the new rows.
+    pub device_tables: bool,
+}
+
+impl Append {
+    /// First new row, and number of new rows, of a sequence.
+    pub fn rows_of(&self, sequence: usize) -> (usize, usize) {
+        self.rows
+            .as_ref()
+            .map_or((0, self.s), |rows| rows[sequence])
+    }
+
+    /// Keys of a sequence afterwards.
+    pub fn end(&self, sequence: usize) -> usize {
+        self.lengths[sequence] + self.rows_of(sequence).1
+    }
 }
 
 /// Sizes of a merge: n partials of [b, h, s, d_v].
@@ -272,6 +318,7 @@ impl Problem {
             Task::Forward(_) => Kernel::AttendForward,
             Task::Backward(_) => Kernel::AttendBackward,
             Task::Decode(_) => Kernel::AttendDecode,
+            Task::Append(_) => Kernel::Append,
             Task::Merge(_) => Kernel::MergePartials,
             Task::Dequantize(_) => Kernel::DequantizeInt4,
             Task::Hadamard(_) => Kernel::HadamardTransform,
@@ -309,7 +356,7 @@ impl Problem {
                 }
                 Ok(())
             }
-            Task::Merge(_) => Ok(()),
+            Task::Append(_) | Task::Merge(_) => Ok(()),
             Task::Dequantize(p) => {
                 at_least_1("group", p.group)?;
                 at_least_1("bits", p.bits as usize)
@@ -335,6 +382,10 @@ impl Problem {
                 ("dq", vec![a.b, a.h_q, a.s_q, a.d]),
                 ("dk", vec![a.b, a.h_kv, a.s_kv, a.d]),
                 ("dv", vec![a.b, a.h_kv, a.s_kv, a.d_v]),
+            ],
+            Task::Append(a) => vec![
+                ("k", vec![a.lengths.len(), a.h, a.s_kv, a.d.0]),
+                ("v", vec![a.lengths.len(), a.h, a.s_kv, a.d.1]),
             ],
             Task::Merge(m) => vec![
                 ("out", vec![m.b, m.h, m.s, m.d_v]),

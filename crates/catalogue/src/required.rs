@@ -110,12 +110,14 @@ fn bindings(kernel: Kernel, feature: &str) -> usize {
         Kernel::AttendForward => 6,
         // Parts and one table, or none and two.
         Kernel::AttendDecode => 8,
+        // Rotation's tables, those of the host and two of the device.
+        Kernel::Append => 6,
         Kernel::AttendBackward => 9,
         _ => 5,
     };
     let hooks = match feature {
         "combined" => 3,
-        "device_tables" => 1,
+        "device_tables" => 2,
         "lengths" | "varlen" | "documents" | "mask" | "bias" | "alibi" | "hidden" | "models"
         | "packed_heads" => 1,
         _ => 0,
@@ -136,7 +138,7 @@ pub struct Features {
 }
 
 /// What each kernel must show.
-pub const FEATURES: [Features; 6] = [
+pub const FEATURES: [Features; 7] = [
     Features {
         kernel: Kernel::AttendForward,
         single: &[
@@ -197,13 +199,26 @@ pub const FEATURES: [Features; 6] = [
     },
     Features {
         kernel: Kernel::AttendDecode,
-        single: &["lengths", "pages", "hooks", "empty", "device_tables"],
+        single: &[
+            "lengths",
+            "pages",
+            "hooks",
+            "cascade",
+            "empty",
+            "device_tables",
+        ],
         every: &["splits"],
         tiers: &[
             ("plane", TierName::Plane),
             ("plane_pages", TierName::Plane),
             ("hopper", TierName::Hopper),
         ],
+    },
+    Features {
+        kernel: Kernel::Append,
+        single: &["strides", "ragged", "device_tables", "empty"],
+        every: &["pages", "rope"],
+        tiers: &[],
     },
     Features {
         kernel: Kernel::MergePartials,

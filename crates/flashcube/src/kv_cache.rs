@@ -166,7 +166,12 @@ impl KvCache {
         } = sizes;
         for (name, value, fits, limit) in [
             ("rows of a page", page, page > 0, 1),
-            ("pages", pages, u32::try_from(pages).is_ok(), u32::MAX as usize),
+            (
+                "pages",
+                pages,
+                u32::try_from(pages).is_ok(),
+                u32::MAX as usize,
+            ),
         ] {
             if !fits {
                 let (value, limit) = (value as i128, limit as i128);
@@ -296,7 +301,13 @@ impl KvCache {
         // Written pages belong to nobody until the last launch is accepted.
         copy_pages(&self.client, &self.k, &growth.copies)?;
         copy_pages(&self.client, &self.v, &growth.copies)?;
-        append(&self.client, &self.view(&batch), k_new, v_new, &append_options)?;
+        append(
+            &self.client,
+            &self.view(&batch),
+            k_new,
+            v_new,
+            &append_options,
+        )?;
         self.ledger.commit(growth);
         Ok(())
     }
@@ -333,7 +344,12 @@ impl KvCache {
         let batch = self.batch(sequences)?;
         let mut options = options.clone();
         options.attend.lengths_kv = Some(&batch.lengths);
-        Ok(attend_decode(&self.client, q, &self.view(&batch), &options)?)
+        Ok(attend_decode(
+            &self.client,
+            q,
+            &self.view(&batch),
+            &options,
+        )?)
     }
 }
 

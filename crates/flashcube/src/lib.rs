@@ -33,6 +33,4 @@ pub use backend::{Backend, BackendError};
 #[cfg(feature = "persistent-cache")]
 pub use cache::{CacheError, keep_compiled};
 pub use flashcube_kernels::*;
-pub use kv_cache::{
-    KvAppend, KvBatch, KvCache, KvCacheError, KvCacheSizes, SequenceId,
-};
+pub use kv_cache::{KvAppend, KvBatch, KvCache, KvCacheError, KvCacheSizes, SequenceId};

@@ -136,7 +136,12 @@ impl<'a> AppendCall<'a> {
     ) -> Result<Self, InvalidProblem> {
         let [b, h, s, d] = k_new.shape;
         let d_v = v_new.shape[3];
-        expect_axes("v_new", ["b", "h_kv", "s", "d_v"], v_new.shape, [b, h, s, d_v])?;
+        expect_axes(
+            "v_new",
+            ["b", "h_kv", "s", "d_v"],
+            v_new.shape,
+            [b, h, s, d_v],
+        )?;
         let [rows, _, page, _] = cache.k.shape;
         let entries = if cache.pages.is_some() { rows } else { b };
         let axes = ["b", "h_kv", "s_kv", "d"];
@@ -321,7 +326,12 @@ impl<'a> AppendCall<'a> {
                 self.cache.capacity().min(u32::MAX as usize) as u32,
             );
         }
-        check_launch(self.client, &self.caps, &"append/lengths", [&lengths.handle])
+        check_launch(
+            self.client,
+            &self.caps,
+            &"append/lengths",
+            [&lengths.handle],
+        )
     }
 }
 
@@ -388,13 +398,22 @@ fn check_rope(rope: Option<&Rope>, d: usize) -> Result<(), InvalidProblem> {
     let Some(rope) = rope else {
         return Ok(());
     };
-    expect_axes("sin", ["positions", "columns / 2"], rope.sin.shape, rope.cos.shape)?;
+    expect_axes(
+        "sin",
+        ["positions", "columns / 2"],
+        rope.sin.shape,
+        rope.cos.shape,
+    )?;
     for (name, table) in [("cos", &rope.cos), ("sin", &rope.sin)] {
         expect_dtype(name, table.dtype, DType::F32)?;
         table.check(name)?;
     }
     match 2 * rope.cos.shape[1] {
-        columns if columns > d => Err(out_of_range("columns of the rotation", columns as i128, d as i128)),
+        columns if columns > d => Err(out_of_range(
+            "columns of the rotation",
+            columns as i128,
+            d as i128,
+        )),
         _ => Ok(()),
     }
 }
@@ -404,11 +423,7 @@ fn check_rope(rope: Option<&Rope>, d: usize) -> Result<(), InvalidProblem> {
 ///
 /// # Errors
 /// [`InvalidProblem::Entry`] for a page that does not exist or is written while it is read.
-pub fn copy_pages(
-    client: &Client,
-    pool: &Tensor<4>,
-    pairs: &[(u32, u32)],
-) -> Result<(), Error> {
+pub fn copy_pages(client: &Client, pool: &Tensor<4>, pairs: &[(u32, u32)]) -> Result<(), Error> {
     const WHAT: &str = "copy_pages";
     pool.check_output("pool")?;
     let [pages, h, rows, d] = pool.shape;

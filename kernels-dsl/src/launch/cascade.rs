@@ -111,7 +111,11 @@ pub fn attend_cascade(
         splits: options.splits,
         workspace: None,
     };
-    let queries = if together { as_one_sequence(q) } else { q.clone() };
+    let queries = if together {
+        as_one_sequence(q)
+    } else {
+        q.clone()
+    };
     let prefix = attend_decode(client, &queries, &cache, &all)?;
     let merge = MergeOptions {
         dtype: Some(q.dtype),
@@ -127,10 +131,7 @@ pub fn attend_cascade(
     })
 }
 
-fn check_cascade(
-    prefix: &KvView<'_>,
-    attend: &AttendOptions<'_>,
-) -> Result<(), InvalidProblem> {
+fn check_cascade(prefix: &KvView<'_>, attend: &AttendOptions<'_>) -> Result<(), InvalidProblem> {
     for (option, present) in [
         ("window_left", attend.window_left.is_some()),
         ("window_right", attend.window_right.is_some()),
@@ -139,7 +140,10 @@ fn check_cascade(
         ("bias", attend.bias.is_some()),
         // Its rows would see the prefix.
         ("lengths_q", attend.lengths_q.is_some()),
-        ("lengths of the device for a prefix", prefix.lengths.is_some()),
+        (
+            "lengths of the device for a prefix",
+            prefix.lengths.is_some(),
+        ),
     ] {
         if present {
             let with = "attend_cascade";
@@ -162,7 +166,13 @@ fn as_one_sequence(q: &Tensor<4>) -> Tensor<4> {
     let ([b, h, s, d], [batch, head, row, column]) = (q.shape, q.strides);
     let row = if s == 1 { batch } else { row };
     let strides = [batch.saturating_mul(b.max(1)), head, row, column];
-    Tensor::strided(q.handle.clone(), [1, h, b * s, d], strides, q.offset, q.dtype)
+    Tensor::strided(
+        q.handle.clone(),
+        [1, h, b * s, d],
+        strides,
+        q.offset,
+        q.dtype,
+    )
 }
 
 /// f32 results over the prefix (0) and over the suffix (1): [2, h, b, s, d_v] in memory, so that b and s
@@ -180,7 +190,13 @@ impl Halves {
         let strides = [n, batch, head, row, 1];
         Self {
             outs: Tensor::strided(outs.handle, [2, b, h, s, d_v], strides, 0, DType::F32),
-            lses: Tensor::strided(lses.handle, [2, b, h, s], [m, entry, lane, 1], 0, DType::F32),
+            lses: Tensor::strided(
+                lses.handle,
+                [2, b, h, s],
+                [m, entry, lane, 1],
+                0,
+                DType::F32,
+            ),
         }
     }
 
@@ -209,6 +225,12 @@ impl Halves {
             return lse;
         }
         let ([b, h, s], [_, head, _]) = (lse.shape, lse.strides);
-        Tensor::strided(lse.handle, [1, h, b * s], [h * b * s, head, 1], 0, DType::F32)
+        Tensor::strided(
+            lse.handle,
+            [1, h, b * s],
+            [h * b * s, head, 1],
+            0,
+            DType::F32,
+        )
     }
 }

@@ -109,7 +109,7 @@ impl<'a> Scores<'a> {
         at: [usize; 3],
         out: &[f64],
         lse: f64,
-        parts: usize,
+        merges: &[usize],
     ) -> Result<MixtureError, reference::Error> {
         if lse == f64::NEG_INFINITY {
             return Ok(MixtureError {
@@ -143,10 +143,8 @@ impl<'a> Scores<'a> {
         let records = records(terms.iter().map(|t| t.weight))
             .max(records(terms.iter().rev().map(|t| t.weight)));
         let whole = mixture(&terms, out, lse, records, self.arithmetic);
-        Ok(match parts {
-            1 => whole,
-            _ => split(whole, &terms, out, lse, parts, self.arithmetic),
-        })
+        let merged = |error, &parts: &usize| split(error, &terms, out, lse, parts, self.arithmetic);
+        Ok(merges.iter().fold(whole, merged))
     }
 }
 
@@ -161,11 +159,12 @@ fn records(values: impl Iterator<Item = f64>) -> usize {
     moved.count().saturating_sub(1)
 }
 
-/// Bounds of out and lse, of a result merged from at most `parts` parts of the keys.
+/// Bounds of out and lse, of a result merged from at most `merges[0]` parts of the keys, that again
+/// with others, ...
 pub(crate) fn forward(
     problem: &Problem,
     attend: &Attend,
-    parts: usize,
+    merges: &[usize],
     inputs: &Inputs,
 ) -> Result<Vec<Expected>, reference::Error> {
     let scores = Scores::new(problem, attend, inputs);
@@ -179,7 +178,7 @@ pub(crate) fn forward(
         .enumerate()
         .map(|(row, &at)| {
             let out = &exact.out.data[row * d_v..(row + 1) * d_v];
-            scores.row_error(at, out, exact.lse[row], parts)
+            scores.row_error(at, out, exact.lse[row], merges)
         })
         .collect::<Result<_, _>>()?;
     let delta: Vec<f64> = errors.iter().flat_map(|e| e.out.iter().copied()).collect();

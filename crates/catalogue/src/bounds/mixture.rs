@@ -83,9 +83,10 @@ pub(crate) fn mixture(
 
 /// Section 5.1: what it adds to `whole` that the terms were weighed in parts, wherever these are cut.
 ///
-/// A part's weight is e^(lse_p - max lse): off by the errors of two log-sum-exps, each at most the
-/// largest error of an exponent within it, and by one exponential. Weights of a part move together,
-/// so that they shift the mean by at most sum w |v - out| times that.
+/// A term's weight in a part is its exponential over the part's sum, and the part's weight is that sum
+/// again, by way of its logarithm and an exponential: whatever is wrong with the sum cancels, and what
+/// is left are the roundings on the way. They are the same for all terms of a part, so that they shift
+/// the mean by at most sum w |v - out| times that.
 pub(crate) fn split(
     whole: MixtureError,
     terms: &[Term<'_>],
@@ -94,21 +95,16 @@ pub(crate) fn split(
     parts: usize,
     arithmetic: Arithmetic,
 ) -> MixtureError {
-    let (keys, parts) = (terms.len() as f64, parts as f64);
+    let (keys, parts) = ((terms.len() as f64).max(1.0), parts as f64);
     let relative: Vec<f64> = terms
         .iter()
         .map(|t| {
-            let z = t.distance.abs();
-            let logits = t.logit_error + U * z + arithmetic.exp(z) + whole.lse;
-            // lse_p lies at most z + ln(keys) below the largest, and its terms are no larger.
-            let depth = z + keys.ln();
+            // lse_p lies at most so far below the largest, and its terms are no larger.
+            let depth = t.distance.abs() + keys.ln();
             let magnitude = 2.0 * (lse.abs() + depth);
-            let lse_error = logits
-                + keys * U
-                + log_error(keys.max(1.0))
-                + U * magnitude
-                + arithmetic.lse_from_base(magnitude);
-            (2.0 * lse_error + exp_error(depth) + 4.0 * U).exp_m1()
+            let logarithm = log_error(keys) + U * magnitude + arithmetic.lse_from_base(magnitude);
+            let division = (2.0 * TABLE.division_ulps + 1.0) * U;
+            (logarithm + U * depth + exp_error(depth) + division + U).exp_m1()
         })
         .collect();
     let total: f64 = terms.iter().zip(&relative).map(|(t, e)| t.weight * e).sum();

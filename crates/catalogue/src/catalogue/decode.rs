@@ -12,6 +12,7 @@ fn plain(attend: Attend) -> Decode {
         attend,
         page: None,
         splits: None,
+        prefix: 0,
         device_tables: false,
     }
 }
@@ -58,6 +59,9 @@ fn unit() -> Vec<Entry> {
     }
     for (detail, decode) in empty(&sizes(1, 40)) {
         entries.push(entry("empty", detail, decode));
+    }
+    for (detail, decode) in cascades(&sizes(2, 90)) {
+        entries.push(entry("cascade", detail, decode));
     }
     for (detail, decode) in device(&sizes(2, 130), 3) {
         entries.push(entry("device_tables", detail, decode).values(Values::HiddenNan));
@@ -193,6 +197,33 @@ fn empty(attend: &Attend) -> Vec<(String, Decode)> {
     ]
 }
 
+/// Prefixes that all sequences share, in and out of memory where their queries are rows of one.
+fn cascades(attend: &Attend) -> Vec<(String, Decode)> {
+    let of = |prefix, splits, attend: Attend| Decode {
+        prefix,
+        splits: Some(splits),
+        ..plain(attend)
+    };
+    let with = |change: &dyn Fn(&mut Attend)| {
+        let mut attend = attend.clone();
+        change(&mut attend);
+        attend
+    };
+    let (b, s_kv) = (attend.b, attend.s_kv);
+    let one = with(&|a| a.s_q = 1);
+    let causal = with(&|a| (a.causal, a.sinks) = (true, true));
+    let lengths = with(&|a| {
+        (a.causal, a.lengths_kv) = (true, Some((0..b).map(|n| s_kv - 11 * n).collect()));
+    });
+    vec![
+        ("one_query".into(), of(s_kv / 2, 1, one.clone())),
+        ("one_query_n3".into(), of(s_kv / 2 + 1, 3, one)),
+        ("causal_sinks".into(), of(s_kv / 3, 2, causal)),
+        ("lengths".into(), of(s_kv / 3, 2, lengths)),
+        ("no_suffix".into(), of(s_kv, 2, attend.clone())),
+    ]
+}
+
 /// Tables that only the device knows.
 fn device(attend: &Attend, splits: usize) -> Vec<(String, Decode)> {
     let attend = Attend {
@@ -277,6 +308,7 @@ fn matrix(on: On) -> Vec<Entry> {
     };
     problems.extend(named("lengths", lengths(&plane, 3)));
     problems.extend(named("hooks", hooks(&plane, 4)));
+    problems.extend(named("cascade", cascades(&plane)));
     problems.extend(named("empty", empty(&sizes((8, 2), 1, 64, 64))));
     if let Some(feature) = on.pages {
         let list = pages(&plane, 5).into_iter();

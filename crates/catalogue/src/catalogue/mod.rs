@@ -1,5 +1,6 @@
 //! The list of problems.
 
+mod append;
 mod attention;
 mod backward;
 mod decode;
@@ -28,6 +29,7 @@ pub fn problems() -> Vec<Problem> {
         packed_heads::entries(),
         backward::entries(),
         decode::entries(),
+        append::entries(),
         rows::merge(),
         rows::hadamard(),
         packed::entries(),

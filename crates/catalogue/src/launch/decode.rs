@@ -1,12 +1,14 @@
 //! A decode's cache: in one piece as the inputs have it, or cut into pages that lie in disorder.
 
 use cubecl::prelude::CubeElement;
-use flashcube::{DecodeOptions, DeviceWords, Error, KvView, PageTable, Policy, attend_decode};
+use flashcube::{
+    AttendOptions, CascadeOptions, DType, DecodeOptions, DeviceWords, Error, KvView, PageTable,
+    Policy, Tensor, attend_cascade, attend_decode,
+};
 
 use super::{HookArrays, Launched, POISON, Run, erase};
 use crate::array::Array;
 use crate::problem::{Attend, Decode};
-use flashcube::{AttendOptions, DType, Tensor};
 
 /// Pages beyond those that sequences can have.
 const SPARE: usize = 3;
@@ -21,7 +23,9 @@ impl Run<'_> {
         ];
         let hooks = HookArrays::of(self, attend);
         let lengths = lengths(attend);
-        let table = decode.page.map(|page| Pages::of(attend, page, &lengths));
+        let table = decode
+            .page
+            .map(|page| Pages::of(attend.s_kv, page, &lengths));
         let mut cache = match &table {
             Some(pages) => KvView::paged(
                 self.pool("k", pages, attend.d),
@@ -55,8 +59,49 @@ impl Run<'_> {
         Ok(launched)
     }
 
+    /// The first keys as one sequence's, the others as each sequence's own.
+    pub(super) fn cascade(&self, decode: &Decode, policy: Policy) -> Result<Launched, Error> {
+        let attend = &decode.attend;
+        let q = self.tensor::<4>("q");
+        let places = [
+            self.place(0, self.problem.dtype, 2),
+            self.place(1, DType::F32, 2),
+        ];
+        let cut = |name: &str, first: usize, end: usize, b: usize| {
+            let mut tensor = self.tensor::<4>(name);
+            tensor.offset += first * tensor.strides[2];
+            (tensor.shape[0], tensor.shape[2]) = (b, end - first);
+            tensor
+        };
+        let part =
+            |first, end, b| KvView::contiguous(cut("k", first, end, b), cut("v", first, end, b));
+        let prefix = part(0, decode.prefix, 1);
+        let suffix = part(decode.prefix, attend.s_kv, attend.b);
+        let hooks = HookArrays::of(self, attend);
+        let lengths: Option<Vec<usize>> = attend
+            .lengths_kv
+            .as_ref()
+            .map(|lengths| lengths.iter().map(|n| n - decode.prefix).collect());
+        let options = CascadeOptions {
+            attend: AttendOptions {
+                out: places[0].tensor(),
+                lse: places[1].tensor(),
+                lengths_kv: lengths.as_deref(),
+                ..hooks.options(attend, policy)
+            },
+            prefix: None,
+            splits: decode.splits,
+        };
+        let cascaded = attend_cascade(self.client, &q, &prefix, &suffix, &options)?;
+        let tensors = [erase(&cascaded.out), erase(&cascaded.lse)];
+        let mut launched = self.collect(&places, &tensors)?;
+        launched.blueprint = cascaded.suffix.map(|p| p.blueprint.to_string());
+        launched.attend = cascaded.suffix.map(|p| p.blueprint);
+        Ok(launched)
+    }
+
     /// One word before the others, so that an offset that is left out shows.
-    fn words(&self, words: &[u32]) -> DeviceWords {
+    pub(super) fn words(&self, words: &[u32]) -> DeviceWords {
         let mut all = vec![u32::MAX; 1];
         all.extend(words);
         let handle = self.client.create_from_slice(u32::as_bytes(&all));
@@ -64,7 +109,7 @@ impl Run<'_> {
         unsafe { DeviceWords::unchecked(handle, 1) }
     }
 
-    fn table<'a>(&self, pages: &'a Pages, device: bool) -> PageTable<'a> {
+    pub(super) fn table<'a>(&self, pages: &'a Pages, device: bool) -> PageTable<'a> {
         match device {
             false => PageTable::checked(&pages.table, pages.width),
             true => {
@@ -81,14 +126,13 @@ impl Run<'_> {
     }
 
     /// [pages, h_kv, page, d] with the rows of the named input where the table says, poison elsewhere.
-    fn pool(&self, name: &str, pages: &Pages, d: usize) -> Tensor<4> {
-        let dtype = self.problem.dtype;
+    pub(super) fn pool(&self, name: &str, pages: &Pages, d: usize) -> Tensor<4> {
+        let (dtype, size) = (self.problem.dtype, self.problem.dtype.size());
         let Some(array) = self.inputs.get(name) else {
             return Tensor::empty(self.client, [pages.count, 0, pages.page, d], dtype);
         };
         let h_kv = array.shape[1];
         let shape = [pages.count, h_kv, pages.page, d];
-        let size = dtype.size();
         let mut bytes = vec![POISON; (shape.iter().product::<usize>() * size).max(16)];
         for (sequence, &len) in pages.lengths.iter().enumerate() {
             for (key, h) in (0..len).flat_map(|key| (0..h_kv).map(move |h| (key, h))) {
@@ -109,29 +153,30 @@ fn lengths(attend: &Attend) -> Vec<usize> {
 }
 
 /// Where the keys of a paged cache lie.
-struct Pages {
-    lengths: Vec<usize>,
-    page: usize,
+pub(super) struct Pages {
+    pub(super) lengths: Vec<usize>,
+    pub(super) page: usize,
     /// Pages of a sequence, at most.
-    width: usize,
+    pub(super) width: usize,
     /// Pages of the pool.
     count: usize,
     /// [b, width]; `u32::MAX` where no key lies.
-    table: Vec<u32>,
+    pub(super) table: Vec<u32>,
     /// A page of the pool that no key lies in.
     free: usize,
 }
 
 impl Pages {
-    fn of(attend: &Attend, page: usize, lengths: &[usize]) -> Self {
-        let width = attend.s_kv.div_ceil(page);
-        let count = attend.b * width + SPARE;
+    /// Pages for sequences of these lengths that can have `s_kv` keys.
+    pub(super) fn of(s_kv: usize, page: usize, lengths: &[usize]) -> Self {
+        let (b, width) = (lengths.len(), s_kv.div_ceil(page));
+        let count = b * width + SPARE;
         let coprime = [7, 11, 13, 17, 1];
         let step = coprime
             .into_iter()
             .find(|step| !count.is_multiple_of(*step));
         let place = |index: usize| (index * step.unwrap_or(1) + 2) % count;
-        let table = (0..attend.b * width).map(|index| {
+        let table = (0..b * width).map(|index| {
             let used = index % width < lengths[index / width].div_ceil(page);
             if used { place(index) as u32 } else { u32::MAX }
         });
@@ -141,7 +186,7 @@ impl Pages {
             width,
             count,
             table: table.collect(),
-            free: place(attend.b * width),
+            free: place(b * width),
         }
     }
 }

@@ -194,7 +194,10 @@ mod tests {
     #[test]
     fn sequences_grow_by_pages_and_give_them_back() {
         let mut ledger = Ledger::new(5, 4);
-        let (a, b) = (ledger.insert(Held::default()), ledger.insert(Held::default()));
+        let (a, b) = (
+            ledger.insert(Held::default()),
+            ledger.insert(Held::default()),
+        );
         assert!(grow(&mut ledger, &[a, b], &[5, 4]).is_empty());
         assert_eq!(ledger.free_pages(), 2);
         check(&ledger);
@@ -203,7 +206,10 @@ mod tests {
         ledger.remove(b).unwrap();
         check(&ledger);
         assert_eq!(ledger.free_pages(), 4);
-        assert!(matches!(ledger.held(b), Err(KvCacheError::UnknownSequence { .. })));
+        assert!(matches!(
+            ledger.held(b),
+            Err(KvCacheError::UnknownSequence { .. })
+        ));
     }
 
     #[test]
@@ -213,14 +219,21 @@ mod tests {
         grow(&mut ledger, &[a], &[3]);
         let before = ledger.clone();
         let error = ledger.plan(&[a], &[10]).unwrap_err();
-        assert!(matches!(error, KvCacheError::OutOfPages { needed: 3, free: 2 }));
+        assert!(matches!(
+            error,
+            KvCacheError::OutOfPages { needed: 3, free: 2 }
+        ));
         assert!(matches!(
             ledger.plan(&[a, a], &[1, 1]),
             Err(KvCacheError::RepeatedSequence { .. })
         ));
         assert!(matches!(
             ledger.truncate(a, 4),
-            Err(KvCacheError::PastEnd { length: 3, asked: 4, .. })
+            Err(KvCacheError::PastEnd {
+                length: 3,
+                asked: 4,
+                ..
+            })
         ));
         assert_eq!(ledger.held(a).unwrap(), before.held(a).unwrap());
         assert_eq!(ledger.free, before.free);

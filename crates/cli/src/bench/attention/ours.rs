@@ -315,6 +315,7 @@ impl<'a> Ours<'a> {
                     attend,
                     page: None,
                     splits: None,
+                    prefix: 0,
                     device_tables: false,
                 }),
             };
