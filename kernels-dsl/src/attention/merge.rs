@@ -50,6 +50,22 @@ impl RowLayout {
     }
 }
 
+/// Partials whose loads are under way at a time.
+const GROUP: u32 = 8;
+
+/// Log-sum-exps of a group of partials of one row; -inf past the last partial.
+#[cube]
+fn group_of(lses: &[f32], at: usize, group: u32, layouts: &MergeLayouts) -> Array<f32> {
+    let mut lse = Array::<f32>::new(comptime!(GROUP as usize));
+    #[unroll]
+    for g in 0..comptime!(GROUP as usize) {
+        let p = group * GROUP + g as u32;
+        let there = lses[at + p.min(layouts.n - 1u32) as usize * layouts.lses.partial];
+        lse[g] = select(p < layouts.n, there, layouts.neg_inf);
+    }
+    lse
+}
+
 /// ```text
 /// m = max_p lse_p ; w_p = e^(lse_p - m) ; out = sum_p w_p out_p / sum_p w_p ; lse = m + ln sum_p w_p
 /// ```
@@ -76,18 +92,30 @@ pub fn merge_partials_fma<E: Float, N: Size>(
         let out_at = layouts.outs.at(batch, head, row) + x;
 
         let mut max = layouts.neg_inf;
-        for p in 0..layouts.n {
-            max = max.max(lses[lse_at + p as usize * layouts.lses.partial]);
+        for group in 0..layouts.n.div_ceil(GROUP) {
+            let lse = group_of(lses, lse_at, group, layouts);
+            #[unroll]
+            for g in 0..comptime!(GROUP as usize) {
+                max = max.max(lse[g]);
+            }
         }
         let mut sum = 0.0f32;
         let mut acc = Vector::<f32, N>::zeroed();
-        for p in 0..layouts.n {
-            let part = lses[lse_at + p as usize * layouts.lses.partial];
-            let w = weight::<Natural>(part, max);
-            sum += w;
-            let o = outs[out_at + p as usize * layouts.outs.partial];
-            let more = fma(Vector::<f32, N>::new(w), o, acc);
-            acc = select(part < LOWEST, acc, more);
+        for group in 0..layouts.n.div_ceil(GROUP) {
+            let lse = group_of(lses, lse_at, group, layouts);
+            let mut o = Array::<Vector<f32, N>>::new(comptime!(GROUP as usize));
+            #[unroll]
+            for g in 0..comptime!(GROUP as usize) {
+                let p = (group * GROUP + g as u32).min(layouts.n - 1u32);
+                o[g] = outs[out_at + p as usize * layouts.outs.partial];
+            }
+            #[unroll]
+            for g in 0..comptime!(GROUP as usize) {
+                let w = weight::<Natural>(lse[g], max);
+                sum += w;
+                let more = fma(Vector::<f32, N>::new(w), o[g], acc);
+                acc = select(lse[g] < LOWEST, acc, more);
+            }
         }
         let empty = sum == 0.0f32;
         let safe = select(empty, 1.0f32, sum);
