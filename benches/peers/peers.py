@@ -106,8 +106,8 @@ class FlashAttention3:
 
 
 def refuse_caches(problem):
-    """Pages and graphs of ours are compared with ours in one piece and without."""
-    if problem["cache"] and (problem["cache"]["page"] or problem["cache"]["graph"]):
+    """Pages, codes and graphs of ours are compared with ours in one piece and without."""
+    if problem["cache"] and any(problem["cache"].values()):
         raise Refused("no such cache")
 
 

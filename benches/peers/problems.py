@@ -114,15 +114,16 @@ CACHES = [
 LAUNCH_BOUND = 1 << 14
 
 
-def cached(dtype, b, h_q, h_kv, s, page, graph, d=128):
+def cached(dtype, b, h_q, h_kv, s, page, graph=False, codes=False, d=128):
     size = 4 if dtype == "f32" else 2
+    kv_size = 1 if codes else size
     name = f"attend_decode/{dtype}/b{b}_h{h_q}on{h_kv}_q1xkv{s}_d{d}"
     return {
         **problem(dtype, b, (h_q, h_kv), s, d, False),
-        "name": name + (f"/page{page}" if page else "") + "/graph" * graph,
-        "s_q": 1, "cache": {"page": page, "graph": graph},
+        "name": name + (f"/page{page}" if page else "") + "/e4m3" * codes + "/graph" * graph,
+        "s_q": 1, "cache": {"page": page, "graph": graph, "codes": codes},
         "mask": "decode paged" if page else "decode",
-        "bytes": 2 * b * (h_q + h_kv * s) * d * size + 4 * b * h_q,
+        "bytes": 2 * b * d * (h_q * size + h_kv * s * kv_size) + 4 * b * h_q,
         "flops": 4 * h_q * b * s * d,
     }
 
@@ -131,9 +132,11 @@ def decode():
     for dtype in ("bf16", "f16"):
         for b, h_q, h_kv, s in CACHES:
             for page in (None, 64):
-                yield cached(dtype, b, h_q, h_kv, s, page, False)
+                yield cached(dtype, b, h_q, h_kv, s, page)
                 if b * s < LAUNCH_BOUND:
-                    yield cached(dtype, b, h_q, h_kv, s, page, True)
+                    yield cached(dtype, b, h_q, h_kv, s, page, graph=True)
+                if b == 64:
+                    yield cached(dtype, b, h_q, h_kv, s, page, codes=True)
 
 
 def expected(problem, implementation):

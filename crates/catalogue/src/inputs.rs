@@ -139,6 +139,8 @@ impl<'a> Draw<'a> {
         }
         self.share_prefix(k, &mut k_values);
         self.share_prefix(v, &mut v_values);
+        self.round_to_codes(k, 0, &mut k_values);
+        self.round_to_codes(v, 1, &mut v_values);
         self.put("q", q, &q_values);
         self.put("k", k, &k_values);
         self.put("v", v, &v_values);
@@ -152,6 +154,23 @@ impl<'a> Draw<'a> {
         for (batch, head) in (1..b).flat_map(|batch| (0..h).map(move |head| (batch, head))) {
             let to = (batch * h + head) * s * d;
             values.copy_within(head * s * d..(head * s + prefix) * d, to);
+        }
+    }
+
+    /// Rounds rows to what their codes and scales can say, where the problem's cache holds codes.
+    fn round_to_codes(&self, [_, h, s, d]: [usize; 4], shift: usize, values: &mut [f64]) {
+        let Task::Decode(decode) = &self.problem.task else {
+            return;
+        };
+        if decode.codes.is_none() {
+            return;
+        }
+        for (row, values) in values.chunks_mut(d.max(1)).enumerate() {
+            let scale = decode.scale(row / s / h, row / s % h + shift, row % s);
+            let scale = f64::from(scale);
+            values
+                .iter_mut()
+                .for_each(|x| *x = scale * round_to(DType::E4M3, *x / scale));
         }
     }
 

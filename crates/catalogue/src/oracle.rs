@@ -188,6 +188,7 @@ pub(crate) fn rounder(problem: &Problem) -> fn(f64) -> f64 {
         flashcube::DType::F32 => |x| round_to(flashcube::DType::F32, x),
         flashcube::DType::F16 => |x| round_to(flashcube::DType::F16, x),
         flashcube::DType::BF16 => |x| round_to(flashcube::DType::BF16, x),
+        flashcube::DType::E4M3 => |x| round_to(flashcube::DType::E4M3, x),
     }
 }
 

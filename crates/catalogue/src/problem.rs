@@ -3,7 +3,7 @@
 use core::fmt;
 use core::str::FromStr;
 
-use flashcube::attention::{MaskWidth, RopePairs};
+use flashcube::attention::{MaskWidth, RopePairs, ScaledBy};
 use flashcube::{Alignment, DType, PackFormat, Policy, TierName};
 use flashcube_reference as reference;
 
@@ -179,6 +179,21 @@ pub struct Decode {
     pub prefix: usize,
     /// Lengths and pages are known to the device alone.
     pub device_tables: bool,
+    /// K and V are E4M3 codes, scaled by powers of two that differ from neighbour to neighbour.
+    pub codes: Option<ScaledBy>,
+}
+
+impl Decode {
+    /// Scale of a key's codes (and, of another head, of its value's): exact in every dtype, so that
+    /// codes times scale is what the reference gets.
+    pub fn scale(&self, sequence: usize, head: usize, key: usize) -> f32 {
+        let step = match (self.codes, self.page) {
+            (None, _) => return 1.0,
+            (Some(ScaledBy::Page), Some(page)) => sequence + 3 * head + 5 * (key / page),
+            (Some(_), _) => 3 * head + 1,
+        };
+        (-((step % 4) as f32)).exp2()
+    }
 }
 
 /// Rows that come behind those of a cache.

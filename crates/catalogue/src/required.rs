@@ -118,6 +118,7 @@ fn bindings(kernel: Kernel, feature: &str) -> usize {
     let hooks = match feature {
         "combined" => 3,
         "device_tables" => 2,
+        "e4m3" => 4,
         "lengths" | "varlen" | "documents" | "mask" | "bias" | "alibi" | "hidden" | "models"
         | "packed_heads" => 1,
         _ => 0,
@@ -207,10 +208,11 @@ pub const FEATURES: [Features; 7] = [
             "empty",
             "device_tables",
         ],
-        every: &["splits"],
+        every: &["splits", "e4m3"],
         tiers: &[
             ("plane", TierName::Plane),
             ("plane_pages", TierName::Plane),
+            ("plane_e4m3", TierName::Plane),
             ("hopper", TierName::Hopper),
         ],
     },
@@ -257,6 +259,7 @@ impl Required {
             .find(|(feature, _)| *feature == self.feature);
         match tier {
             None | Some((_, TierName::Unit)) => true,
+            Some(("plane_e4m3", _)) => caps.sm >= Some(89),
             Some((_, TierName::Plane)) => caps.sm >= Some(80),
             Some((_, TierName::Hopper)) => caps.sm == Some(90),
         }

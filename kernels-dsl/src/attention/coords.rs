@@ -30,6 +30,18 @@ pub struct TableOffsets {
     pub pages: usize,
     /// From one sequence's pages to the next one's.
     pub page_row: usize,
+    /// First scale of K's codes in their buffer, and from page to page and head to head.
+    pub k_scales: usize,
+    /// See `k_scales`.
+    pub k_scale_page: usize,
+    /// See `k_scales`.
+    pub k_scale_head: usize,
+    /// The same for V.
+    pub v_scales: usize,
+    /// See `v_scales`.
+    pub v_scale_page: usize,
+    /// See `v_scales`.
+    pub v_scale_head: usize,
 }
 
 /// Words of a listed tile: sequence, first row, first key, one past the last key.

@@ -21,6 +21,15 @@ pub enum MaskWidth {
     U32,
 }
 
+/// What has a scale of its own where K and V are codes.
+#[derive(Debug, Hash, PartialEq, Eq, Clone, Copy)]
+pub enum ScaledBy {
+    /// Every key head.
+    Head,
+    /// Every key head of every page.
+    Page,
+}
+
 /// Which hooks a kernel is compiled with.
 #[derive(Debug, Default, Hash, PartialEq, Eq, Clone, Copy)]
 pub struct LogitFeatures {
@@ -53,6 +62,8 @@ pub struct LogitFeatures {
     pub device_lengths: bool,
     /// So are the pages.
     pub device_pages: bool,
+    /// K and V are E4M3 codes, with a scale for each head or for each head of each page.
+    pub codes: Option<ScaledBy>,
     /// A learned logit per query head takes part in the normaliser, without a value.
     pub sinks: bool,
 }
@@ -124,6 +135,10 @@ pub struct LogitTensors {
     pub lengths: ComptimeOption<Box<[u32]>>,
     /// Page numbers that the host does not know, where the table has none.
     pub pages: ComptimeOption<Box<[u32]>>,
+    /// Scales of K's codes.
+    pub k_scales: ComptimeOption<Box<[f32]>>,
+    /// Scales of V's codes.
+    pub v_scales: ComptimeOption<Box<[f32]>>,
 }
 
 /// What the logits of a tile depend on beside its scores.

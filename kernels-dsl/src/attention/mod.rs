@@ -2,6 +2,7 @@
 
 mod append;
 mod backward;
+mod codes;
 mod coords;
 mod exponential;
 mod forward;
@@ -15,6 +16,7 @@ mod tier;
 
 pub use append::*;
 pub use backward::*;
+pub use codes::*;
 pub use coords::*;
 pub use exponential::*;
 pub use forward::*;

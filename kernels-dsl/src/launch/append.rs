@@ -295,8 +295,10 @@ impl<'a> AppendCall<'a> {
                 table.into(),
                 lengths.map(device).into(),
                 words.into(),
+                None.into(),
+                None.into(),
             ),
-            TableOffsetsLaunch::new(0, first, 0, 0, 0, 0, 0, 0, 0, pages, row),
+            TableOffsetsLaunch::new(0, first, 0, 0, 0, 0, 0, 0, 0, pages, row, 0, 0, 0, 0, 0, 0),
         )
     }
 

@@ -220,17 +220,18 @@ impl AttendDims {
         k: &Tensor<4>,
         v: &Tensor<4>,
     ) -> Result<Self, InvalidProblem> {
-        Self::check_cache(q, k, v, q.shape[0], k.shape[2])
+        Self::check_cache(q, k, v, q.shape[0], k.shape[2], false)
     }
 
     /// As [`check`](Self::check) with `rows` entries along the first axis of k and v, which hold
-    /// `s_kv` keys of a sequence.
+    /// `s_kv` keys of a sequence, as codes if they are `coded`.
     pub(crate) fn check_cache(
         q: &Tensor<4>,
         k: &Tensor<4>,
         v: &Tensor<4>,
         rows: usize,
         s_kv: usize,
+        coded: bool,
     ) -> Result<Self, InvalidProblem> {
         let [b, h_q, s_q, d] = q.shape;
         let [_, h_kv, s, _] = k.shape;
@@ -238,7 +239,10 @@ impl AttendDims {
         expect_axes("k", AXES, k.shape, [rows, h_kv, s, d])?;
         expect_axes("v", AXES, v.shape, [rows, h_kv, s, d_v])?;
         for (name, tensor) in [("q", q), ("k", k), ("v", v)] {
-            expect_dtype(name, tensor.dtype, q.dtype)?;
+            // Codes come with scales: their owner checks both.
+            if tensor.dtype != DType::E4M3 || name == "q" || !coded {
+                expect_dtype(name, tensor.dtype, q.dtype)?;
+            }
             tensor.check(name)?;
         }
         if (h_kv == 0 && h_q > 0) || (h_kv > 0 && !h_q.is_multiple_of(h_kv)) {

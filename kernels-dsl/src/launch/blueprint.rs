@@ -6,7 +6,7 @@ use super::{AttendOp, Caps, DType, Fault};
 use crate::arch::fma::FmaShape;
 use crate::arch::hopper::HopperShape;
 use crate::arch::plane::PlaneShape;
-use crate::attention::{IssueOrder, LogitFeatures, LoopPlan, TileShape};
+use crate::attention::{IssueOrder, LogitFeatures, LoopPlan, ScaledBy, TileShape};
 
 /// Family of kernels, by what carries the arithmetic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -155,6 +155,8 @@ impl AttendBlueprint {
             ahead: self.order == IssueOrder::ScoresAhead,
             pack: self.pack as u32,
             split: self.features.split,
+            codes: self.features.codes,
+            page: self.features.page,
             ty: self.ptx_type(),
         }
     }
@@ -215,6 +217,8 @@ impl fmt::Display for AttendBlueprint {
             (x.varlen, "varlen"),
             (x.sinks, "sinks"),
             (x.split, "split"),
+            (x.codes == Some(ScaledBy::Head), "e4m3"),
+            (x.codes == Some(ScaledBy::Page), "e4m3-pages"),
         ];
         for (_, tag) in tags.into_iter().filter(|(on, _)| *on) {
             write!(f, "/{tag}")?;

@@ -2,7 +2,7 @@
 
 use cubecl::server::Handle;
 
-use super::{Tensor, expect_entries};
+use super::{DType, Tensor, expect_axes, expect_dtype, expect_entries};
 use crate::error::InvalidProblem;
 
 /// u32 words in device memory that the host does not read: lengths or page numbers.
@@ -111,6 +111,18 @@ pub struct KvView<'a> {
     /// Keys of every sequence `[b]`, where only the device knows them; excludes
     /// [`AttendOptions::lengths_kv`](super::AttendOptions::lengths_kv).
     pub lengths: Option<DeviceWords>,
+    /// Scales of k and v where they hold E4M3 codes; neither goes without the other.
+    pub scales: Option<CacheScales>,
+}
+
+/// Factors on the E4M3 codes of a cache: a key is its codes times the scale of its head, or of its head
+/// in its page.
+#[derive(Debug, Clone)]
+pub struct CacheScales {
+    /// f32 [1, h_kv], or [pages, h_kv] beside a page table; any strides.
+    pub k: Tensor<2>,
+    /// The same for v.
+    pub v: Tensor<2>,
 }
 
 impl<'a> KvView<'a> {
@@ -121,6 +133,7 @@ impl<'a> KvView<'a> {
             v,
             pages: None,
             lengths: None,
+            scales: None,
         }
     }
 
@@ -138,6 +151,50 @@ impl<'a> KvView<'a> {
             lengths: Some(lengths),
             ..self
         }
+    }
+
+    /// The same of E4M3 codes.
+    pub fn with_scales(self, scales: CacheScales) -> Self {
+        Self {
+            scales: Some(scales),
+            ..self
+        }
+    }
+
+    /// Scales are there where codes are, and as many as there are heads and pages.
+    pub(crate) fn check_scales(&self) -> Result<(), InvalidProblem> {
+        let [entries, h_kv, ..] = self.k.shape;
+        let coded = self.k.dtype == DType::E4M3;
+        expect_dtype("v of the cache", self.v.dtype, self.k.dtype)?;
+        let Some(scales) = &self.scales else {
+            return match coded {
+                true => expect_entries("scales of an e4m3 cache", 0, h_kv),
+                false => Ok(()),
+            };
+        };
+        expect_dtype("cache with scales", self.k.dtype, DType::E4M3)?;
+        for (name, tensor) in [("scales of k", &scales.k), ("scales of v", &scales.v)] {
+            expect_dtype(name, tensor.dtype, DType::F32)?;
+            let rows = match self.pages {
+                Some(_) if scales.k.shape[0] != 1 => entries,
+                _ => 1,
+            };
+            expect_axes(name, ["pages", "h_kv"], tensor.shape, [rows, h_kv])?;
+            tensor.check_bounds(name)?;
+        }
+        for (name, tensor) in [("k", &self.k), ("v", &self.v)] {
+            // Kernels read codes four at a time.
+            let bytes = tensor.handle.size_in_used() as usize;
+            let (needed, available) = (tensor.reach().next_multiple_of(4), bytes / 4 * 4);
+            if needed > available {
+                return Err(InvalidProblem::OutOfBounds {
+                    tensor: name,
+                    needed,
+                    available,
+                });
+            }
+        }
+        Ok(())
     }
 
     /// Keys that a sequence can have.

@@ -104,7 +104,11 @@ pub fn attend_decode(
         let mut keys = options.clone();
         (keys.attend.out, keys.attend.lse) = (None, Some(lse));
         let v = cache.k.clone();
-        let decoded = attend_decode(client, q, &KvView { v, ..cache.clone() }, &keys)?;
+        let mut halves = KvView { v, ..cache.clone() };
+        if let Some(scales) = &mut halves.scales {
+            scales.v = scales.k.clone();
+        }
+        let decoded = attend_decode(client, q, &halves, &keys)?;
         return Ok(Decoded { out, ..decoded });
     }
     let [k, v] = [cache.k.bindable(client), cache.v.bindable(client)];
@@ -185,7 +189,15 @@ fn check(
         Some(_) => cache.k.shape[0],
         None => b,
     };
-    let dims = AttendDims::check_cache(q, &cache.k, &cache.v, rows, cache.capacity())?;
+    let dims = AttendDims::check_cache(
+        q,
+        &cache.k,
+        &cache.v,
+        rows,
+        cache.capacity(),
+        cache.scales.is_some(),
+    )?;
+    cache.check_scales()?;
     if let Some(pages) = &cache.pages {
         pages.check(b)?;
     }
@@ -257,7 +269,7 @@ fn split_problem(
         tiles: dims.b * (dims.h_q / pack) * (dims.s_q * pack).div_ceil(rows),
         blocks: hooks.widest_span(queries).div_ceil(block),
         block,
-        block_bytes: block * (dims.d + dims.d_v) * blueprint.dtype.size(),
+        block_bytes: block * (dims.d + dims.d_v) * hooks.kv_size(blueprint.dtype),
         part_bytes: queries * pack * (dims.d_v + 1) * 4,
         multiprocessors: caps.multiprocessors.unwrap_or(guess) as usize,
         resident: blueprint.resident(caps),

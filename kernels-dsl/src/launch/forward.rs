@@ -72,11 +72,15 @@ impl ForwardCall<'_> {
         let blueprint = self.blueprint;
         let w = blueprint.vector;
         let cubes = spread("attend_forward", self.tiles().1, self.caps)?;
-        let layouts = layouts([q, k, v, out], lse, w, w);
+        let layouts = layouts([q, k, v, out], lse, w);
         // Parts take the place of an out of q's dtype, which then stands in for it.
         let parts = blueprint.features.split.then_some(out);
         let out = if parts.is_some() { q } else { out };
         let result = parts.unwrap_or(out);
+        // So do codes of k and v.
+        let coded = blueprint.features.codes.is_some();
+        let [k_codes, v_codes] = [k, v].map(|t| coded.then_some(t));
+        let [k, v] = [k, v].map(|t| if coded { q } else { t });
         // SAFETY: every view was checked against its buffer; the kernel indexes rows below the
         // checked shape only (`BlockView::row` and `FmaCtx` clamp to the last row).
         unsafe {
@@ -92,6 +96,8 @@ impl ForwardCall<'_> {
                 buffer(out, w),
                 parts.map(|parts| buffer(parts, w)).into(),
                 BufferArg::from_raw_parts(lse.handle.clone(), lse.capacity()),
+                k_codes.map(|codes| buffer(codes, 4)).into(),
+                v_codes.map(|codes| buffer(codes, 4)).into(),
                 self.hooks.tensors(self.client),
                 layouts,
                 self.sizes(),
@@ -122,12 +128,12 @@ impl ForwardCall<'_> {
                 CubeDim::new_1d(blueprint.units() as u32),
                 address(blueprint.wide),
                 buffer(q, 8),
-                buffer(k, 8),
-                buffer(v, 8),
+                buffer(k, chunk(k)),
+                buffer(v, chunk(v)),
                 buffer(out, chunk(out)),
                 BufferArg::from_raw_parts(lse.handle.clone(), lse.capacity()),
                 self.hooks.tensors(self.client),
-                layouts([q, k, v, out], lse, 8, chunk(out)),
+                chunk_layouts([q, k, v, out], lse),
                 self.sizes(),
                 self.order(),
                 self.hooks.scalars(blueprint.fault),
@@ -221,20 +227,16 @@ fn chunk(t: &Tensor<4>) -> usize {
     16 / t.dtype.size()
 }
 
-/// Strides in vectors of `w` elements, those of out in vectors of `w_out`.
-fn layouts(
-    [q, k, v, out]: [&Tensor<4>; 4],
-    lse: &Tensor<3>,
-    w: usize,
-    w_out: usize,
-) -> ForwardLayoutsLaunch {
-    ForwardLayoutsLaunch::new(
-        layout(q, w),
-        layout(k, w),
-        layout(v, w),
-        layout(out, w_out),
-        lse_layout(lse),
-    )
+/// Strides in vectors of `w` elements.
+fn layouts(views: [&Tensor<4>; 4], lse: &Tensor<3>, w: usize) -> ForwardLayoutsLaunch {
+    let [q, k, v, out] = views.map(|t| layout(t, w));
+    ForwardLayoutsLaunch::new(q, k, v, out, lse_layout(lse))
+}
+
+/// Strides in units of 16 bytes.
+fn chunk_layouts(views: [&Tensor<4>; 4], lse: &Tensor<3>) -> ForwardLayoutsLaunch {
+    let [q, k, v, out] = views.map(|t| layout(t, chunk(t)));
+    ForwardLayoutsLaunch::new(q, k, v, out, lse_layout(lse))
 }
 
 fn lse_layout(lse: &Tensor<3>) -> LayoutLaunch {

@@ -4,7 +4,7 @@ use cubecl::prelude::{BufferArg, Client, CubeElement};
 
 use super::*;
 use crate::attention::{
-    LogitFeatures, LogitScalarsLaunch, LogitTensorsLaunch, MaskWidth, TableOffsetsLaunch,
+    LogitFeatures, LogitScalarsLaunch, LogitTensorsLaunch, MaskWidth, ScaledBy, TableOffsetsLaunch,
 };
 use crate::error::InvalidProblem;
 use crate::tile::LayoutLaunch;
@@ -34,6 +34,7 @@ pub(crate) struct Hooks {
 struct DeviceTables {
     lengths: Option<DeviceWords>,
     pages: Option<DeviceWords>,
+    scales: Option<CacheScales>,
 }
 
 /// Words of the table buffer and where its parts start.
@@ -142,6 +143,13 @@ impl Hooks {
             self.table.len_kv = lengths.offset;
             self.device.lengths = Some(lengths.clone());
         }
+        if let Some(scales) = &cache.scales {
+            self.features.codes = Some(match scales.k.shape[0] {
+                1 => ScaledBy::Head,
+                _ => ScaledBy::Page,
+            });
+            self.device.scales = Some(scales.clone());
+        }
         let Some(pages) = &cache.pages else {
             return Ok(());
         };
@@ -160,6 +168,14 @@ impl Hooks {
             }
         }
         Ok(())
+    }
+
+    /// Bytes of an element of k and v.
+    pub(crate) fn kv_size(&self, dtype: DType) -> usize {
+        match self.features.codes {
+            Some(_) => DType::E4M3.size(),
+            None => dtype.size(),
+        }
     }
 
     /// Most keys that a tile of `queries` queries can see of a sequence.
@@ -274,6 +290,11 @@ impl Hooks {
         let device = |words: &DeviceWords| unsafe {
             BufferArg::from_raw_parts(words.handle.clone(), words.capacity())
         };
+        let scales = |of: fn(&CacheScales) -> &Tensor<2>| {
+            // SAFETY: the length is the buffer's own; the view was checked against it.
+            let bind = |scales| unsafe { buffer(of(scales), 1) };
+            self.device.scales.as_ref().map(bind)
+        };
         let lengths = self.device.lengths.as_ref().map(device);
         let pages = self.device.pages.as_ref().map(device);
         LogitTensorsLaunch::new(
@@ -282,6 +303,8 @@ impl Hooks {
             table.into(),
             lengths.into(),
             pages.into(),
+            scales(|scales| &scales.k).into(),
+            scales(|scales| &scales.v).into(),
         )
     }
 
@@ -321,9 +344,21 @@ impl Hooks {
 
     pub(crate) fn offsets(&self) -> TableOffsetsLaunch {
         let t = &self.table;
+        let scales = |of: fn(&CacheScales) -> &Tensor<2>| match &self.device.scales {
+            Some(scales) => [
+                of(scales).offset,
+                of(scales).strides[0],
+                of(scales).strides[1],
+            ],
+            None => [0; 3],
+        };
+        let (mut k, mut v) = (scales(|s| &s.k), scales(|s| &s.v));
+        if self.features.codes == Some(ScaledBy::Head) {
+            (k[1], v[1]) = (0, 0);
+        }
         TableOffsetsLaunch::new(
             t.len_q, t.len_kv, t.first_q, t.first_kv, t.doc_q, t.doc_kv, t.slopes, t.tiles,
-            t.sinks, t.pages, t.page_row,
+            t.sinks, t.pages, t.page_row, k[0], k[1], k[2], v[0], v[1], v[2],
         )
     }
 }

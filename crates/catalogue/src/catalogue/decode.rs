@@ -1,6 +1,7 @@
 //! Few queries against a cache: every number of parts, every page size, lengths around the edges of
 //! pages and blocks, tables of the host and of the device.
 
+use flashcube::attention::ScaledBy;
 use flashcube::{DType, Policy, TierName};
 
 use super::Entry;
@@ -14,6 +15,7 @@ fn plain(attend: Attend) -> Decode {
         splits: None,
         prefix: 0,
         device_tables: false,
+        codes: None,
     }
 }
 
@@ -59,6 +61,9 @@ fn unit() -> Vec<Entry> {
     }
     for (detail, decode) in empty(&sizes(1, 40)) {
         entries.push(entry("empty", detail, decode));
+    }
+    for (detail, decode) in codes(&sizes(2, 150), 3) {
+        entries.push(entry("e4m3", detail, decode).all_dtypes());
     }
     for (detail, decode) in cascades(&sizes(2, 90)) {
         entries.push(entry("cascade", detail, decode));
@@ -197,6 +202,34 @@ fn empty(attend: &Attend) -> Vec<(String, Decode)> {
     ]
 }
 
+/// E4M3 caches, in one piece and in pages, scaled by head and by page.
+fn codes(attend: &Attend, splits: usize) -> Vec<(String, Decode)> {
+    let mut all = Vec::new();
+    let lengths = vec![attend.s_kv, attend.s_kv / 2 + 1];
+    for (codes, by) in [(ScaledBy::Head, "head"), (ScaledBy::Page, "page")] {
+        for page in [None, Some(1), Some(16), Some(64), Some(256)] {
+            if page.is_none() && codes == ScaledBy::Page {
+                continue;
+            }
+            for splits in [1, splits] {
+                let decode = Decode {
+                    page,
+                    splits: Some(splits),
+                    codes: Some(codes),
+                    ..plain(Attend {
+                        lengths_kv: Some(lengths.clone()),
+                        causal: true,
+                        ..attend.clone()
+                    })
+                };
+                let place = page.map_or("piece".to_owned(), |page| format!("page{page}"));
+                all.push((format!("{place}_by_{by}_n{splits}"), decode));
+            }
+        }
+    }
+    all
+}
+
 /// Prefixes that all sequences share, in and out of memory where their queries are rows of one.
 fn cascades(attend: &Attend) -> Vec<(String, Decode)> {
     let of = |prefix, splits, attend: Attend| Decode {
@@ -313,6 +346,11 @@ fn matrix(on: On) -> Vec<Entry> {
     if let Some(feature) = on.pages {
         let list = pages(&plane, 5).into_iter();
         problems.extend(list.map(|(detail, decode)| (feature, detail, decode)));
+        for (d, detail) in [(128, "d128"), (64, "d64"), (80, "d80")] {
+            let list = codes(&sizes((8, 2), 2, 260, d), 3).into_iter();
+            let named = |(name, decode)| ("plane_e4m3", format!("{name}_{detail}"), decode);
+            problems.extend(list.map(named));
+        }
         let list = device(&plane, 3).into_iter();
         problems.extend(list.map(|(detail, decode)| (feature, format!("device_{detail}"), decode)));
     }

@@ -18,10 +18,11 @@ impl Run<'_> {
             pages.lengths = sizes.lengths.clone();
             pages
         });
+        let dtype = self.problem.dtype;
         let mut cache = match &table {
             Some(pages) => KvView::paged(
-                self.pool("k", pages, sizes.d.0),
-                self.pool("v", pages, sizes.d.1),
+                self.pool("k", pages, sizes.d.0, dtype, |_, _, _| 1.0),
+                self.pool("v", pages, sizes.d.1, dtype, |_, _, _| 1.0),
                 self.table(pages, sizes.device_tables),
             ),
             None => KvView::contiguous(self.piece("k", sizes), self.piece("v", sizes)),

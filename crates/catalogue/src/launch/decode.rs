@@ -1,9 +1,10 @@
 //! A decode's cache: in one piece as the inputs have it, or cut into pages that lie in disorder.
 
 use cubecl::prelude::CubeElement;
+use flashcube::attention::ScaledBy;
 use flashcube::{
-    AttendOptions, CascadeOptions, DType, DecodeOptions, DeviceWords, Error, KvView, PageTable,
-    Policy, Tensor, attend_cascade, attend_decode,
+    AttendOptions, CacheScales, CascadeOptions, DType, DecodeOptions, DeviceWords, Error, KvView,
+    PageTable, Policy, Tensor, attend_cascade, attend_decode,
 };
 
 use super::{HookArrays, Launched, POISON, Run, erase};
@@ -26,14 +27,29 @@ impl Run<'_> {
         let table = decode
             .page
             .map(|page| Pages::of(attend.s_kv, page, &lengths));
+        let coded = decode.codes.is_some();
         let mut cache = match &table {
-            Some(pages) => KvView::paged(
-                self.pool("k", pages, attend.d),
-                self.pool("v", pages, attend.d_v),
-                self.table(pages, decode.device_tables),
-            ),
+            Some(pages) => {
+                let dtype = if coded {
+                    DType::E4M3
+                } else {
+                    self.problem.dtype
+                };
+                let of = |shift| move |n, h, key| decode.scale(n, h + shift, key);
+                KvView::paged(
+                    self.pool("k", pages, attend.d, dtype, of(0)),
+                    self.pool("v", pages, attend.d_v, dtype, of(1)),
+                    self.table(pages, decode.device_tables),
+                )
+            }
+            None if coded => {
+                KvView::contiguous(self.coded("k", decode, 0), self.coded("v", decode, 1))
+            }
             None => KvView::contiguous(self.tensor("k"), self.tensor("v")),
         };
+        if coded {
+            cache = cache.with_scales(self.scales(decode, table.as_ref()));
+        }
         let options = hooks.options(attend, policy);
         let mut options = DecodeOptions {
             attend: AttendOptions {
@@ -126,8 +142,15 @@ impl Run<'_> {
     }
 
     /// [pages, h_kv, page, d] with the rows of the named input where the table says, poison elsewhere.
-    pub(super) fn pool(&self, name: &str, pages: &Pages, d: usize) -> Tensor<4> {
-        let (dtype, size) = (self.problem.dtype, self.problem.dtype.size());
+    pub(super) fn pool(
+        &self,
+        name: &str,
+        pages: &Pages,
+        d: usize,
+        dtype: DType,
+        scale: impl Fn(usize, usize, usize) -> f32,
+    ) -> Tensor<4> {
+        let size = dtype.size();
         let Some(array) = self.inputs.get(name) else {
             return Tensor::empty(self.client, [pages.count, 0, pages.page, d], dtype);
         };
@@ -138,12 +161,60 @@ impl Run<'_> {
             for (key, h) in (0..len).flat_map(|key| (0..h_kv).map(move |h| (key, h))) {
                 let page = pages.table[sequence * pages.width + key / pages.page] as usize;
                 let row = (page * h_kv + h) * pages.page + key % pages.page;
-                let values = (0..d).map(|x| array.at(&[sequence, h, key, x])).collect();
+                let by = scale(sequence, h, key);
+                let values = (0..d).map(|x| array.at(&[sequence, h, key, x]) / by);
+                let values = values.collect();
                 let line = Array::floats(&[d], dtype, values).bytes();
                 bytes[row * d * size..][..d * size].copy_from_slice(&line);
             }
         }
         Tensor::contiguous(self.client.create_from_slice(&bytes), shape, dtype)
+    }
+}
+
+impl Run<'_> {
+    /// [b, h_kv, s_kv, d] as codes.
+    fn coded(&self, name: &str, decode: &Decode, shift: usize) -> Tensor<4> {
+        let empty = Array::floats(&[0; 4], DType::E4M3, Vec::new());
+        let array = self.inputs.get(name).unwrap_or(&empty);
+        let shape: [usize; 4] = std::array::from_fn(|axis| array.shape[axis]);
+        let [_, h, s, d] = shape;
+        let values = array.values().into_iter().enumerate().map(|(i, x)| {
+            let row = i / d;
+            x / decode.scale(row / s / h, row / s % h + shift, row % s)
+        });
+        let mut bytes = Array::floats(&shape, DType::E4M3, values.collect()).bytes();
+        bytes.resize(bytes.len().next_multiple_of(16).max(16), POISON);
+        Tensor::contiguous(self.client.create_from_slice(&bytes), shape, DType::E4M3)
+    }
+
+    /// Scales where the table says, NaN in free pages.
+    fn scales(&self, decode: &Decode, pages: Option<&Pages>) -> CacheScales {
+        let h = decode.attend.h_kv;
+        let of = |shift: usize| {
+            let by_page = pages.filter(|_| decode.codes == Some(ScaledBy::Page));
+            let rows = by_page.map_or(1, |pages| pages.count);
+            let mut values = vec![f32::NAN; rows * h];
+            match by_page {
+                None => (0..h).for_each(|head| values[head] = decode.scale(0, head + shift, 0)),
+                Some(pages) => {
+                    let used = pages
+                        .table
+                        .iter()
+                        .enumerate()
+                        .filter(|(_, p)| **p != u32::MAX);
+                    for ((at, &page), head) in
+                        used.flat_map(|entry| (0..h).map(move |head| (entry, head)))
+                    {
+                        let (n, key) = (at / pages.width, at % pages.width * pages.page);
+                        values[page as usize * h + head] = decode.scale(n, head + shift, key);
+                    }
+                }
+            }
+            let handle = self.client.create_from_slice(f32::as_bytes(&values));
+            Tensor::contiguous(handle, [rows, h], DType::F32)
+        };
+        CacheScales { k: of(0), v: of(1) }
     }
 }
 

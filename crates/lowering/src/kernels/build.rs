@@ -67,6 +67,8 @@ fn forward_unit(blueprint: AttendBlueprint, (properties, target): Device) -> Box
         buffer(),
         optional(blueprint.features.split),
         buffer(),
+        optional(blueprint.features.codes.is_some()),
+        optional(blueprint.features.codes.is_some()),
         logit_tensors(blueprint.features),
         forward_layouts(),
         forward_sizes(),
@@ -330,6 +332,8 @@ fn logit_tensors(features: LogitFeatures) -> LogitTensorsCompilationArg {
         table: optional(features.table()),
         lengths: optional(features.device_lengths),
         pages: optional(features.device_pages),
+        k_scales: optional(features.codes.is_some()),
+        v_scales: optional(features.codes.is_some()),
     }
 }
 
@@ -363,5 +367,11 @@ fn table_offsets() -> TableOffsetsCompilationArg {
         sinks: (),
         pages: (),
         page_row: (),
+        k_scales: (),
+        k_scale_page: (),
+        k_scale_head: (),
+        v_scales: (),
+        v_scale_page: (),
+        v_scale_head: (),
     }
 }

@@ -1,6 +1,6 @@
 //! The kernels that `flashcube lower --list` shows and the tests compile.
 
-use flashcube_kernels::attention::{IssueOrder, LogitFeatures, MaskWidth, Side};
+use flashcube_kernels::attention::{IssueOrder, LogitFeatures, MaskWidth, ScaledBy, Side};
 use flashcube_kernels::quant::{PackFormat, Packing};
 use flashcube_kernels::{DType, Policy, RoleSplit, TierName};
 
@@ -194,6 +194,10 @@ fn attend_decode(all: &mut Vec<ListedKernel>) {
         device_pages: true,
         ..split
     };
+    let codes = |features, scaled| LogitFeatures {
+        codes: Some(scaled),
+        ..features
+    };
     let window = LogitFeatures {
         sinks: true,
         band_left: true,
@@ -207,6 +211,9 @@ fn attend_decode(all: &mut Vec<ListedKernel>) {
         ("_page16", paged(16)),
         ("_page1", paged(1)),
         ("_page64_window_sinks", window),
+        ("_e4m3", codes(split, ScaledBy::Head)),
+        ("_page64_e4m3", codes(paged(64), ScaledBy::Head)),
+        ("_page16_e4m3_pages", codes(paged(16), ScaledBy::Page)),
     ] {
         for (dtype, d) in [(DType::BF16, 64), (DType::BF16, 128), (DType::F16, 256)] {
             let problem = AttendProblem {

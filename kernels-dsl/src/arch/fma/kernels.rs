@@ -48,6 +48,8 @@ pub fn attend_forward_fma<E: Float, N: Size>(
     out: &mut [Vector<E, N>],
     parts: &mut ComptimeOption<Box<[Vector<f32, N>]>>,
     lse: &mut [f32],
+    k_codes: &ComptimeOption<Box<[u32]>>,
+    v_codes: &ComptimeOption<Box<[u32]>>,
     tensors: &LogitTensors,
     layouts: &ForwardLayouts,
     sizes: &ForwardSizes,
@@ -58,7 +60,8 @@ pub fn attend_forward_fma<E: Float, N: Size>(
 ) {
     if CUBE_POS < sizes.total {
         run_forward::<E, N>(
-            q, k, v, out, parts, lse, tensors, layouts, sizes, scalars, offsets, blueprint,
+            q, k, v, out, parts, lse, k_codes, v_codes, tensors, layouts, sizes, scalars, offsets,
+            blueprint,
         );
     }
 }
@@ -71,6 +74,8 @@ fn run_forward<'a, E: Float, N: Size>(
     out: &'a mut [Vector<E, N>],
     parts: &'a mut ComptimeOption<Box<[Vector<f32, N>]>>,
     lse: &'a mut [f32],
+    k_codes: &'a ComptimeOption<Box<[u32]>>,
+    v_codes: &'a ComptimeOption<Box<[u32]>>,
     tensors: &'a LogitTensors,
     layouts: &ForwardLayouts,
     sizes: &ForwardSizes,
@@ -133,19 +138,23 @@ fn run_forward<'a, E: Float, N: Size>(
         q: RowView::new(q, &layouts.q, at.batch, head, place, comptime!(shape.len)),
         k: keys::<E, N>(
             k,
+            k_codes,
             &layouts.k,
             &at,
             head_kv,
             &inputs,
+            false,
             comptime!(shape.len),
             features,
         ),
         v: keys::<E, N>(
             v,
+            v_codes,
             &layouts.v,
             &at,
             head_kv,
             &inputs,
+            true,
             comptime!(shape.len_v),
             features,
         ),
@@ -195,22 +204,40 @@ fn run_forward<'a, E: Float, N: Size>(
     }
 }
 
-/// K or V of the tile's sequence.
+/// K, or V with `values`, of the tile's sequence.
 #[cube]
 fn keys<'a, E: Float, N: Size>(
     data: &'a [Vector<E, N>],
+    words: &'a ComptimeOption<Box<[u32]>>,
     layout: &Layout,
     at: &TileCoords,
     head: u32,
     inputs: &LogitInputs<'a>,
+    #[comptime] values: bool,
     #[comptime] len: usize,
     #[comptime] features: LogitFeatures,
 ) -> BlockView<'a, E, N> {
-    if comptime!(features.page.is_some()) {
+    let mut batch = at.batch;
+    let mut first = at.first_kv;
+    let mut rows = inputs.s_kv - first;
+    let pages = if comptime!(features.page.is_some()) {
+        batch = 0u32;
+        first = 0u32;
+        rows = at.len_kv;
         let page = comptime!(features.page.unwrap_or(1));
         let pages = KeyPages::<'a>::new(inputs.tensors, inputs.offsets, at.batch, page);
-        BlockView::<'a, E, N>::paged(data, layout, head, at.len_kv, pages, len)
+        ComptimeOption::new_Some(pages)
     } else {
-        BlockView::<'a, E, N>::new(data, layout, at.batch, head, at.first_kv, inputs.s_kv, len)
-    }
+        ComptimeOption::new_None()
+    };
+    let codes = if comptime!(features.codes.is_some()) {
+        ComptimeOption::new_Some(CodedRows::<'a> {
+            words,
+            scales: CodeScales::<'a>::new(inputs.tensors, inputs.offsets, head, values),
+            by_page: comptime!(features.codes == Some(ScaledBy::Page)),
+        })
+    } else {
+        ComptimeOption::new_None()
+    };
+    BlockView::<'a, E, N>::cached(data, layout, batch, head, first, rows, pages, codes, len)
 }

@@ -185,6 +185,8 @@ fn shapes() -> Vec<PlaneShape> {
             ahead: false,
             pack: 1,
             split: false,
+            codes: None,
+            page: None,
             ty: "bf16",
         })
     };

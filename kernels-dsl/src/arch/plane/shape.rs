@@ -1,5 +1,7 @@
 //! Comptime shape of the plane tier's kernel: who computes and copies what, and where it lies.
 
+use crate::attention::ScaledBy;
+
 /// Units of a plane.
 const PLANE: u32 = 32;
 /// Bytes of a cp.async, and of a row of an 8 x 8 matrix that ldmatrix reads.
@@ -30,6 +32,11 @@ pub struct PlaneShape {
     pub pack: u32,
     /// Results are f32 parts, to be merged.
     pub split: bool,
+    /// K and V are E4M3 codes, two to each place of a 16-bit element: the tiles of K and V are those
+    /// of half the width, and are decoded on the way to mma.
+    pub codes: Option<ScaledBy>,
+    /// Rows of a page of the cache.
+    pub page: Option<u32>,
     /// "bf16" or "f16".
     pub ty: &'static str,
 }
@@ -89,13 +96,28 @@ impl PlaneShape {
     pub fn q_bytes(self) -> u32 {
         self.rows * Self::row_bytes(self.d.max(self.d_v))
     }
+    /// Places of 16 bits in a row of K or V that is `width` elements wide.
+    pub fn places(self, width: u32) -> u32 {
+        match self.codes {
+            Some(_) => width / 2,
+            None => width,
+        }
+    }
+    /// Bytes of a row of K in shared memory.
+    pub fn k_row(self) -> u32 {
+        Self::row_bytes(self.places(self.d))
+    }
+    /// Bytes of a row of V in shared memory.
+    pub fn v_row(self) -> u32 {
+        Self::row_bytes(self.places(self.d_v))
+    }
     /// Bytes of a stage of K.
     pub fn k_bytes(self) -> u32 {
-        self.block * Self::row_bytes(self.d)
+        self.block * self.k_row()
     }
     /// Bytes of a stage of V.
     pub fn v_bytes(self) -> u32 {
-        self.block * Self::row_bytes(self.d_v)
+        self.block * self.v_row()
     }
     /// Bytes from the query tile to where each plane keeps the place of its tile.
     pub fn place_at(self) -> u32 {
@@ -111,11 +133,11 @@ impl PlaneShape {
     }
     /// How they copy a block of K.
     pub fn k_copy(self) -> CopyShape {
-        CopyShape::new(self.d, self.block, self.units())
+        CopyShape::new(self.places(self.d), self.block, self.units())
     }
     /// How they copy a block of V.
     pub fn v_copy(self) -> CopyShape {
-        CopyShape::new(self.d_v, self.block, self.units())
+        CopyShape::new(self.places(self.d_v), self.block, self.units())
     }
     /// How the units of a plane copy their rows of the output tile.
     pub fn out_copy(self) -> CopyShape {
@@ -178,6 +200,8 @@ mod tests {
                     ahead: false,
                     pack: 1,
                     split: false,
+                    codes: None,
+                    page: None,
                     ty: "f16",
                 })
             })

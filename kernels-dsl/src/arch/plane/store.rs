@@ -3,8 +3,9 @@
 use cubecl::prelude::*;
 
 use super::copies::shared_chunk;
+use super::forward::scale_of;
 use super::{PlaneCtx, ptx};
-use crate::attention::{Finished, LOWEST, head_of, query_of};
+use crate::attention::{Finished, LOWEST, ScaledBy, head_of, query_of};
 
 /// out rows through the shared memory of the query tile, so that they leave whole, and lse. Rows
 /// past len_q give 0 and -inf, rows past the sequence's part of the tensor nothing.
@@ -24,7 +25,7 @@ pub(super) fn store_rows(ctx: &mut PlaneCtx<'_>, done: &Finished) {
     let mut inverse = Vector::<f32, Const<4>>::zeroed();
     #[unroll]
     for r in 0..rows {
-        inverse.insert(r, done.inverse[r]);
+        inverse.insert(r, done.inverse[r] * value_scale(&*ctx));
         let row = row0 + ctx.unit_row() + comptime!((16 * (r / 2) + 8 * (r % 2)) as u32);
         let query = query_of(row, comptime!(shape.pack));
         if word == 0u32 && query < rows_q {
@@ -41,11 +42,14 @@ pub(super) fn store_rows(ctx: &mut PlaneCtx<'_>, done: &Finished) {
     let copy = comptime!(shape.out_copy());
     let lane = UNIT_POS % 32u32;
     let row_bytes = comptime!(copy.row_bytes);
-    ptx::bank_store(
-        shared_chunk(ctx.smem, ctx.unit_row(), 0u32.runtime(), row_bytes) + word,
-        inverse,
-        shape,
-    );
+    let mut to = shared_chunk(ctx.smem, ctx.unit_row(), 0u32.runtime(), row_bytes) + word;
+    if comptime!(shape.codes.is_some()) {
+        // 4 neighbouring columns of every 16.
+        let column = UNIT_POS % 4u32;
+        let first = shared_chunk(ctx.smem, ctx.unit_row(), column / 2u32, row_bytes);
+        to = first + column % 2u32 * 8u32;
+    }
+    ptx::bank_store(to, inverse, shape);
     sync_plane();
     let chunk = lane % comptime!(copy.lanes);
     let first = ctx.plane_row() + lane / comptime!(copy.lanes);
@@ -101,9 +105,21 @@ pub(super) fn store_part(ctx: &mut PlaneCtx<'_>, done: &Finished) {
             if alive && done.lse[r] >= LOWEST {
                 let to = ctx.out_layout.base(entry, head) + place * ctx.out_layout.row;
                 let line = ptx::global_addr::<Vector<u32, Const<4>>>(&ctx.out[to]);
-                let to = line + (column * 8u32) as u64;
-                ptx::bank_part(to, done.inverse[r], comptime!(r as u32), shape);
+                let bytes = comptime!(if shape.codes.is_some() { 16u32 } else { 8u32 });
+                let to = line + (column * bytes) as u64;
+                let factor = done.inverse[r] * value_scale(&*ctx);
+                ptx::bank_part(to, factor, comptime!(r as u32), shape);
             }
         }
+    }
+}
+
+/// Scale of the head's values, where they are codes with one scale.
+#[cube]
+fn value_scale(ctx: &PlaneCtx<'_>) -> f32 {
+    if comptime!(ctx.shape.codes == Some(ScaledBy::Head)) {
+        scale_of(&ctx.v_scales, &ctx.pages, 0u32.runtime(), false)
+    } else {
+        1.0f32.runtime()
     }
 }

@@ -102,7 +102,9 @@ impl AttendKey {
             AttendOp::Decode => 5,
             AttendOp::Backward => 8,
         };
-        let decode = x.split as u32 + x.device_lengths as u32 + x.device_pages as u32;
+        // Codes of the unit tier are bound beside stand-ins for k and v, and their scales.
+        let codes = 4 * x.codes.is_some() as u32;
+        let decode = x.split as u32 + x.device_lengths as u32 + x.device_pages as u32 + codes;
         1 + tensors + x.mask.is_some() as u32 + x.bias as u32 + x.table() as u32 + decode
     }
 }

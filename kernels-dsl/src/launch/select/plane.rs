@@ -101,6 +101,19 @@ fn check_plane(key: &AttendKey, caps: &Caps) -> Result<(), NotAvailable> {
             "d_v of the plane tier",
         ],
     )?;
+    if key.features.codes.is_some() {
+        // cvt of e4m3x2, and whole chunks of 16 codes.
+        if caps.sm < Some(89) {
+            let limit = "compute capability for e4m3";
+            let sm = caps.sm.unwrap_or(0);
+            return Err(lacks(key, caps, limit, "89 or more", sm));
+        }
+        for (limit, d) in [("d of e4m3 keys", key.d), ("d_v of e4m3 values", key.d_v)] {
+            if !d.is_multiple_of(16) {
+                return Err(lacks(key, caps, limit, d, "multiples of 16"));
+            }
+        }
+    }
     if key.chunks {
         return Ok(());
     }
@@ -152,9 +165,11 @@ fn plane_tile(key: &AttendKey, caps: &Caps, packed: bool) -> (usize, usize) {
 fn decode_tile(key: &AttendKey, packed: bool) -> (usize, usize) {
     let heads = if packed { key.group } else { 1 };
     let rows = key.s_q.saturating_mul(heads).next_power_of_two();
-    let block = match key.d + key.d_v {
-        ..=128 => 64,
-        ..=256 => 32,
+    let x = &key.features;
+    // Codes take half the room, but as many registers.
+    let block = match (key.d + key.d_v, x.band_left) {
+        (..=128, _) => 64,
+        (..=256, false) => 32,
         _ => 16,
     };
     (rows.clamp(16, 64), block)

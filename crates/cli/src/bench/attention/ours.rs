@@ -7,8 +7,8 @@ use cubecl::prelude::Client;
 use cubecl::prelude::CubeElement;
 use cubecl::server::Handle;
 use flashcube::{
-    AttendOptions, Caps, DType, DecodeOptions, DeviceWords, KvView, PageTable, Policy, Tensor,
-    TierName, attend_decode, attend_forward, plan_decode, row_major,
+    AttendOptions, CacheScales, Caps, DType, DecodeOptions, DeviceWords, KvView, PageTable, Policy,
+    Tensor, TierName, attend_decode, attend_forward, plan_decode, row_major,
 };
 use flashcube_catalogue::{Array, Attend, Decode, Task};
 
@@ -65,7 +65,11 @@ impl Inputs {
     pub(super) fn draw(client: &Client, problem: &AttendProblem, seed: u64) -> Self {
         let host = [1, 2, 3].map(|stream| {
             let elements = shape(problem, stream - 1).iter().product();
-            Drawn::normals(problem.dtype, elements, seed ^ stream as u64)
+            let dtype = match stream {
+                1 => problem.dtype,
+                _ => problem.kv_dtype(),
+            };
+            Drawn::normals(dtype, elements, seed ^ stream as u64)
         });
         let device = [0, 1, 2].map(|i| host[i].upload(client, shape(problem, i)).handle);
         let starts = match &problem.form {
@@ -139,7 +143,10 @@ impl<'a> Ours<'a> {
                 problem.dtype,
             )
         };
-        let tensors = [0, 1, 2].map(|i| tensor(&inputs.device[i], shape(problem, i)));
+        let mut tensors = [0, 1, 2].map(|i| tensor(&inputs.device[i], shape(problem, i)));
+        for kv in &mut tensors[1..] {
+            kv.dtype = problem.kv_dtype();
+        }
         let [b, h, s, _] = tensors[0].shape;
         let out = Tensor::empty(client, tensors[0].shape, problem.dtype);
         let mut options = AttendOptions {
@@ -202,6 +209,18 @@ impl<'a> Ours<'a> {
                 self.tensors[1] = k.clone();
                 self.tensors[2] = v.clone();
                 KvView::paged(k, v, PageTable::device(words, width, width))
+            }
+        };
+        let view = match cache.codes {
+            false => view,
+            true => {
+                let h = self.problem.h_kv;
+                let ones = self.client.create_from_slice(&1f32.to_le_bytes().repeat(h));
+                let scales = || Tensor::contiguous(ones.clone(), [1, h], DType::F32);
+                view.with_scales(CacheScales {
+                    k: scales(),
+                    v: scales(),
+                })
             }
         };
         let caps = Caps::of(self.client);
@@ -317,6 +336,7 @@ impl<'a> Ours<'a> {
                     splits: None,
                     prefix: 0,
                     device_tables: false,
+                    codes: None,
                 }),
             };
             worst = worst.max(worst_share(task, dtype, arrays, &got)?);

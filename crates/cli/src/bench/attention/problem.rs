@@ -45,6 +45,8 @@ pub(super) struct Cache {
     pub(super) page: Option<usize>,
     /// Launches are replays of a graph that holds the step.
     pub(super) graph: bool,
+    /// K and V are E4M3 codes.
+    pub(super) codes: bool,
 }
 
 /// (b, h_q, h_kv, s_kv) of decodes, d 128.
@@ -75,7 +77,10 @@ fn cached(
 
 /// Decodes for the host's cores.
 pub(super) fn decode_small(dtype: DType) -> Vec<AttendProblem> {
-    let paged = |page| Cache { page, graph: false };
+    let paged = |page| Cache {
+        page,
+        ..Cache::default()
+    };
     [None, Some(64)]
         .map(|page| cached(dtype, (2, 8, 2, 1024), paged(page)))
         .to_vec()
@@ -86,9 +91,18 @@ pub(super) fn decode_large(dtype: DType) -> Vec<AttendProblem> {
     let mut all = Vec::new();
     for shape in CACHES {
         for page in [None, Some(64)] {
-            all.push(cached(dtype, shape, Cache { page, graph: false }));
+            let plain = Cache {
+                page,
+                ..Cache::default()
+            };
+            all.push(cached(dtype, shape, plain));
             if shape.0 * shape.3 < LAUNCH_BOUND {
-                all.push(cached(dtype, shape, Cache { page, graph: true }));
+                let graph = true;
+                all.push(cached(dtype, shape, Cache { graph, ..plain }));
+            }
+            if shape.0 == 64 {
+                let codes = true;
+                all.push(cached(dtype, shape, Cache { codes, ..plain }));
             }
         }
     }
@@ -211,9 +225,10 @@ impl AttendProblem {
         let form = match self.form {
             Form::Window(left) => format!("/window{left}"),
             Form::Lengths => "/lengths".to_owned(),
-            Form::Cache(Cache { page, graph }) => {
+            Form::Cache(Cache { page, graph, codes }) => {
                 let page = page.map(|page| format!("/page{page}")).unwrap_or_default();
-                page + if graph { "/graph" } else { "" }
+                let codes = if codes { "/e4m3" } else { "" };
+                page + codes + if graph { "/graph" } else { "" }
             }
             Form::Dense | Form::Packed(_) => String::new(),
         };
@@ -227,6 +242,14 @@ impl AttendProblem {
     /// Whether the kernel is that of a decode.
     pub(super) fn is_decode(&self) -> bool {
         matches!(self.form, Form::Cache(_))
+    }
+
+    /// Element type of k and v.
+    pub(super) fn kv_dtype(&self) -> DType {
+        match self.form {
+            Form::Cache(Cache { codes: true, .. }) => DType::E4M3,
+            _ => self.dtype,
+        }
     }
 
     /// Whether some peer takes the problem: a goal against another of our rows stands in where none
@@ -296,7 +319,8 @@ impl AttendProblem {
     pub(super) fn bytes(&self) -> u64 {
         let rows = self.b * self.h_q * self.s_q;
         let keys = self.b * self.h_kv * self.s_kv;
-        (2 * (rows + keys) * self.d * self.dtype.size() + 4 * rows) as u64
+        let cached = 2 * keys * self.d * self.kv_dtype().size();
+        (cached + 2 * rows * self.d * self.dtype.size() + 4 * rows) as u64
     }
 
     /// What this problem must gain on another one.
@@ -308,6 +332,13 @@ impl AttendProblem {
         let at_least = match self.form {
             Form::Window(_) => 4.0,
             Form::Lengths => 0.98,
+            Form::Cache(cache) if cache.codes => {
+                plain.form = Form::Cache(Cache {
+                    codes: false,
+                    ..cache
+                });
+                1.7
+            }
             Form::Cache(cache) if cache.page.is_some() => {
                 plain.form = Form::Cache(Cache {
                     page: None,
@@ -331,7 +362,9 @@ impl AttendProblem {
             Form::Dense | Form::Lengths | Form::Cache(_) => (None, None),
         };
         let cache = match self.form {
-            Form::Cache(Cache { page, graph }) => json!({"page": page, "graph": graph}),
+            Form::Cache(Cache { page, graph, codes }) => {
+                json!({"page": page, "graph": graph, "codes": codes})
+            }
             _ => Value::Null,
         };
         json!({
