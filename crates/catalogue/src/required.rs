@@ -214,6 +214,7 @@ pub const FEATURES: [Features; 7] = [
             ("plane_pages", TierName::Plane),
             ("plane_e4m3", TierName::Plane),
             ("hopper", TierName::Hopper),
+            ("hopper_pages", TierName::Hopper),
         ],
     },
     Features {

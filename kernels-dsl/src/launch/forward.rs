@@ -189,6 +189,7 @@ impl ForwardCall<'_> {
         let blueprint = self.blueprint;
         let total = self.countable("tiles of the hopper tier")?;
         let cubes = total.min(self.caps.multiprocessors.unwrap_or(132) as usize);
+        let boxes = blueprint.hopper_shape().box_rows() as usize;
         // SAFETY: every view was checked against its buffer and for TMA; rows past the tensor
         // arrive as zeros and are not stored. The tickets belong to the client's stream, on
         // which launches follow one another.
@@ -199,8 +200,8 @@ impl ForwardCall<'_> {
                 CubeDim::new_1d(blueprint.units() as u32),
                 address(blueprint.wide),
                 query_map(q, &blueprint),
-                tensor_map(k, [1, 1, blueprint.block, 64]),
-                tensor_map(v, [1, 1, blueprint.block, 64]),
+                tensor_map(k, [1, 1, boxes, 64]),
+                tensor_map(v, [1, 1, boxes, 64]),
                 buffer(out, chunk(out)),
                 BufferArg::from_raw_parts(lse.handle.clone(), lse.capacity()),
                 BufferArg::from_raw_parts(tickets(self.client), 1),

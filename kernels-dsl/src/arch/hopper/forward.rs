@@ -9,7 +9,9 @@ use super::operands::{descriptor_k_major, descriptor_mn_major};
 use super::slots::{await_tile, read_tile};
 use super::store::{store_part, store_rows};
 use super::{Binary, HopperShape, WgmmaFragment, WgmmaRegs, ptx};
-use crate::attention::{Finished, Roles, Segments, Stream, StreamTile, Tier, TileCoords};
+use crate::attention::{
+    Finished, LogitTensors, Roles, Segments, Stream, StreamTile, TableOffsets, Tier, TileCoords,
+};
 use crate::tile::{InPlace, Layout, Product, ProductMode};
 
 /// Where the units of a cube find tiles, barriers and results.
@@ -40,6 +42,10 @@ pub struct HopperCtx<'a> {
     pub v_smem: u32,
     /// See `q_smem`.
     pub bars: u32,
+    /// Page tables.
+    pub tensors: &'a LogitTensors,
+    /// See `tensors`.
+    pub offsets: &'a TableOffsets,
     /// Tiles in shared memory, one beside every query stage.
     pub slots: &'a mut [u32],
     /// Blocks of keys and of values that have passed this role.

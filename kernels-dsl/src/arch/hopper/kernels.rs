@@ -157,6 +157,8 @@ fn run_hopper<'a, NS: Size, NP: Size>(
         k_smem: smem.k,
         v_smem: smem.v,
         bars: smem.bars,
+        tensors,
+        offsets,
         slots,
         k_pos: 0u32,
         v_pos: 0u32,

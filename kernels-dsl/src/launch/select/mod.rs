@@ -202,10 +202,11 @@ fn check_matrix(
 
 /// Query heads in a tile: those of a group where that takes a tenth fewer tiles, since few queries
 /// leave most rows of a tile empty and K and V are then read once for the whole group.
-fn packed_heads(key: &AttendKey, rows: usize, policy: &Policy) -> usize {
+/// `any` says that a group need not divide the rows.
+fn packed_heads(key: &AttendKey, rows: usize, policy: &Policy, any: bool) -> usize {
     let apart = key.s_q.div_ceil(rows).saturating_mul(key.group);
     let together = key.s_q.saturating_mul(key.group).div_ceil(rows);
-    let fits = key.op == AttendOp::Decode || rows.is_multiple_of(key.group.max(1));
+    let fits = any || rows.is_multiple_of(key.group.max(1));
     let pays = fits && 10 * together <= 9 * apart;
     match policy.pack.unwrap_or(pays) {
         true => key.group.max(1),

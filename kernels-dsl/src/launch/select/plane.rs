@@ -22,7 +22,7 @@ pub(super) fn select_plane(
             _ => plane_tile(key, caps, packed),
         })
     };
-    let pack = packed_heads(key, tile(false).0, policy);
+    let pack = packed_heads(key, tile(false).0, policy, key.op == AttendOp::Decode);
     let (rows, block) = tile(pack > 1);
     if !matches!(rows, 16 | 32 | 64 | 128 | 256)
         || block == 0
