@@ -51,7 +51,7 @@ impl RowLayout {
 }
 
 /// Partials whose loads are under way at a time.
-const GROUP: u32 = 8;
+const GROUP: u32 = 16;
 
 /// Log-sum-exps of a group of partials of one row; -inf past the last partial.
 #[cube]

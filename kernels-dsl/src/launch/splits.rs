@@ -38,16 +38,21 @@ pub struct SplitProblem {
 pub const MAX_SPLITS: usize = 256;
 
 /// Cubes on each multiprocessor whose copies together keep the memory busy.
-const BUSY: usize = 2;
-/// What the merge costs beside its bytes: a launch of about 2 us, in bytes at 4 TB/s.
-const MERGE_BYTES: u128 = 8 << 20;
+const BUSY: usize = 3;
+/// What the merge costs beside its bytes: a launch of about 4 us, and about 1.5 us of loads for every so
+/// many parts, in bytes at 4 TB/s.
+const MERGE_BYTES: u128 = 16 << 20;
+/// See `MERGE_BYTES`.
+const GROUP_BYTES: u128 = 6 << 20;
+/// See `MERGE_BYTES`.
+const GROUP: usize = 16;
 /// Keys below which a part is not worth its cube.
 const LEAST_KEYS: usize = 64;
 
 /// The number of parts that takes least time, the smaller one of two that take the same.
 ///
 /// Time is counted in bytes at the memory's full speed. A wave of cubes moves its blocks at that
-/// speed where there are [`BUSY`] on each multiprocessor, and a cube is no faster when there are
+/// speed where there are three on each multiprocessor, and a cube is no faster when there are
 /// fewer. Parts cost their bytes twice and a launch that merges them.
 pub fn plan_splits(problem: &SplitProblem) -> SplitPlan {
     let part = LEAST_KEYS.div_ceil(problem.block.max(1)).max(1);
@@ -70,6 +75,9 @@ fn time(problem: &SplitProblem, splits: usize, part: usize) -> u128 {
     let bytes = (full * slots + last) as u128 * (each * problem.block_bytes) as u128;
     match splits {
         1 => bytes,
-        _ => bytes + MERGE_BYTES + 2 * (problem.tiles * splits * problem.part_bytes) as u128,
+        _ => {
+            let merge = MERGE_BYTES + GROUP_BYTES * splits.div_ceil(GROUP) as u128;
+            bytes + merge + 2 * (problem.tiles * splits * problem.part_bytes) as u128
+        }
     }
 }
