@@ -45,7 +45,7 @@ const MERGE_BYTES: u128 = 16 << 20;
 /// See `MERGE_BYTES`.
 const GROUP_BYTES: u128 = 6 << 20;
 /// See `MERGE_BYTES`.
-const GROUP: usize = 16;
+const GROUP: usize = 32;
 /// Keys below which a part is not worth its cube.
 const LEAST_KEYS: usize = 64;
 

@@ -104,7 +104,7 @@ pub(crate) fn split(
             let magnitude = 2.0 * (lse.abs() + depth);
             let logarithm = log_error(keys) + U * magnitude + arithmetic.lse_from_base(magnitude);
             let division = (2.0 * TABLE.division_ulps + 1.0) * U;
-            (logarithm + U * depth + exp_error(depth) + division + U).exp_m1()
+            (logarithm + 2.0 * (U * depth + exp_error(depth)) + division + U).exp_m1()
         })
         .collect();
     let total: f64 = terms.iter().zip(&relative).map(|(t, e)| t.weight * e).sum();
@@ -170,8 +170,9 @@ pub(crate) fn merge(
                 values: &outs[columns.clone()],
             })
             .collect();
-        // The maximum is known before the first weight is taken.
-        let error = mixture(&terms, &out[columns], lse[row], 0, Arithmetic::Fma);
+        // The maximum of a unit's partials is known before its first weight; units' shares are
+        // rescaled once.
+        let error = mixture(&terms, &out[columns], lse[row], 1, Arithmetic::Fma);
         out_delta.extend(error.out);
         lse_delta.push(error.lse);
     }

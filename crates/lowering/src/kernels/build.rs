@@ -15,8 +15,8 @@ use flashcube_kernels::arch::hopper::{HopperLayoutsCompilationArg, attend_forwar
 use flashcube_kernels::arch::plane::attend_forward_plane;
 use flashcube_kernels::attention::{
     LogitFeatures, LogitScalarsCompilationArg, LogitTensorsCompilationArg,
-    MergeLayoutsCompilationArg, RowLayoutCompilationArg, Side, TableOffsetsCompilationArg,
-    TileOrderCompilationArg, merge_partials_fma,
+    MergeLayoutsCompilationArg, MergeShape, RowLayoutCompilationArg, Side,
+    TableOffsetsCompilationArg, TileOrderCompilationArg, merge_partials_fma,
 };
 use flashcube_kernels::quant::{
     PackSizesCompilationArg, dequantize_int4_fma, hadamard_transform_fma,
@@ -211,7 +211,11 @@ fn merge(blueprint: MergeBlueprint, (properties, target): Device) -> Box<dyn Cub
             neg_inf: (),
         },
         blueprint.vector,
-        blueprint.d_v / blueprint.vector,
+        MergeShape {
+            len: blueprint.d_v / blueprint.vector,
+            units: blueprint.units,
+            teams: blueprint.teams,
+        },
         elem(blueprint.dtype),
     ))
 }
