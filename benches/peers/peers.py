@@ -30,7 +30,7 @@ import os
 import sys
 import time
 
-from problems import EXPECTED_CARD, EXPECTED_MATMUL, expected, problem, suite
+from problems import EXPECTED_CARD, EXPECTED_MATMUL, decode, expected, problem, suite
 
 ROUNDS = 3
 SETTLE, WARM_UP, MEASURED = 100e-3, 25e-3, 100e-3
@@ -63,6 +63,7 @@ class Sdpa:
             yield
 
     def prepare(self, problem, q, k, v):
+        refuse_caches(problem)
         if problem["packed"] or problem["lengths"] or problem["window_left"] is not None:
             raise Refused("no such problem in scaled_dot_product_attention without a mask tensor")
         if problem["causal"] and problem["s_q"] != problem["s_kv"]:
@@ -84,11 +85,16 @@ class FlashAttention3:
         return self.torch.no_grad()
 
     def prepare(self, problem, q, k, v):
+        refuse_caches(problem)
         if problem["dtype"] != "bf16":
             raise Refused("the wheel has bf16 only")
         if problem["lengths"] or problem["window_left"] is not None:
             raise Refused("the wheel has no window and no lengths")
         causal, packed = problem["causal"], problem["packed"]
+        if problem["cache"] and hasattr(self.module, "flash_attn_with_kvcache"):
+            # It splits the keys; 0 lets it choose the number.
+            attend = self.module.flash_attn_with_kvcache
+            return lambda: first(attend(q, k, v, num_splits=0))
         if not packed:
             return lambda: first(self.module.flash_attn_func(q, k, v, causal=causal))
         ends = [sum(packed[:i]) for i in range(len(packed) + 1)]
@@ -97,6 +103,12 @@ class FlashAttention3:
         attend = self.module.flash_attn_varlen_func
         longest = max(packed)
         return lambda: first(attend(q, k, v, ends, ends, longest, longest, causal=causal))[None]
+
+
+def refuse_caches(problem):
+    """Pages, codes and graphs of ours are compared with ours in one piece and without."""
+    if problem["cache"] and any(problem["cache"].values()):
+        raise Refused("no such cache")
 
 
 def first(result):
@@ -265,7 +277,7 @@ class Peers:
         error, size = 0.0, 0.0
         for at in sorted({i * (rows - 1) // (SAMPLED - 1) for i in range(SAMPLED)}):
             n, head, i = at // (h * s), at // s % h, at % s
-            first, end = 0, problem["s_kv"]
+            first, end = 0, problem["s_kv"]  # one query sees them all
             for length in problem["packed"] or []:
                 end = first + length
                 if i < end:
@@ -426,13 +438,17 @@ def serve(device):
         print(json.dumps(reply), file=answers, flush=True)
 
 
+def problems(arguments):
+    return decode() if arguments.suite == "decode" else suite(arguments.seed)
+
+
 def alone(arguments):
     try:
         peers = Peers(arguments.seed, arguments.device)
     except (ImportError, RuntimeError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    for problem in suite(arguments.seed):
+    for problem in problems(arguments):
         if arguments.row and not any(part in problem["name"] for part in arguments.row):
             continue
         refused = {}
@@ -458,7 +474,7 @@ def alone(arguments):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--suite", choices=["attention_forward"], default="attention_forward")
+    parser.add_argument("--suite", choices=["attention_forward", "decode"], default="attention_forward")
     parser.add_argument("--json", metavar="FILE", help="write JSON to this file")
     parser.add_argument("--row", action="append", metavar="PATTERN", help="only problems whose name contains this (repeatable)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the inputs and of the drawn problems")
@@ -467,7 +483,7 @@ def main():
     parser.add_argument("--serve", action="store_true", help="answer requests on stdin")
     arguments = parser.parse_args()
     if arguments.list:
-        print(json.dumps(list(suite(arguments.seed)), indent=2))
+        print(json.dumps(list(problems(arguments)), indent=2))
     elif arguments.serve:
         serve(arguments.device)
     else:

@@ -303,6 +303,8 @@ fn wrong_blueprint(problem: &Problem, policy: Policy, launched: &Launched) -> Op
     let kernel = match problem.kernel() {
         Kernel::AttendForward => "attn_fwd",
         Kernel::AttendBackward => "attn_bwd",
+        Kernel::AttendDecode => "attn_dec",
+        Kernel::Append => "append",
         Kernel::MergePartials => "merge",
         Kernel::DequantizeInt4 => "dequantize",
         Kernel::HadamardTransform => "hadamard",

@@ -11,15 +11,17 @@ use rand_distr::StandardNormal;
 use crate::array::{Array, Data, round_to};
 use crate::oracle;
 use crate::problem::{
-    Attend, HadamardSizes, Memory, MergeSizes, PackedSizes, Problem, Task, Values,
+    Append, Attend, Decode, HadamardSizes, Memory, MergeSizes, PackedSizes, Problem, Task, Values,
 };
 
 /// The inputs of one problem, by name:
 ///
 /// | kernel | arrays |
 /// |---|---|
-/// | attend_forward | q, k, v; with their hooks mask, bias, documents_q, documents_kv, lengths_q, lengths_kv, cu_seqlens_q, cu_seqlens_kv, alibi |
+/// | attend_forward | q, k, v; with their hooks mask, bias, documents_q, documents_kv, lengths_q, lengths_kv, cu_seqlens_q, cu_seqlens_kv, alibi, sinks |
+/// | attend_decode | the same; k and v as if every sequence lay in one piece |
 /// | attend_backward | those, and out, lse (the reference's, rounded) and d_out |
+/// | append | k, v (the cache before), k_new, v_new, cos, sin |
 /// | merge_partials | outs, lses |
 /// | dequantize_int4 | qweight, qzeros, scales, g_idx |
 /// | hadamard_transform | x, signs |
@@ -38,6 +40,8 @@ impl Inputs {
         match &problem.task {
             Task::Forward(attend) => draw.attend(attend),
             Task::Backward(attend) => draw.backward(attend),
+            Task::Decode(decode) => draw.attend(&decode.attend),
+            Task::Append(sizes) => draw.append(sizes),
             Task::Merge(sizes) => draw.merge(sizes),
             Task::Dequantize(sizes) => draw.packed(sizes),
             Task::Hadamard(sizes) => draw.hadamard(sizes),
@@ -133,9 +137,66 @@ impl<'a> Draw<'a> {
             blank(&mut k_values, a.d, &seen.keys);
             blank(&mut v_values, a.d_v, &seen.keys);
         }
+        self.share_prefix(k, &mut k_values);
+        self.share_prefix(v, &mut v_values);
+        self.round_to_codes(k, 0, &mut k_values);
+        self.round_to_codes(v, 1, &mut v_values);
         self.put("q", q, &q_values);
         self.put("k", k, &k_values);
         self.put("v", v, &v_values);
+    }
+
+    /// Gives every batch entry the first rows of entry 0, where the problem says so.
+    fn share_prefix(&self, [b, h, s, d]: [usize; 4], values: &mut [f64]) {
+        let Task::Decode(Decode { prefix, .. }) = self.problem.task else {
+            return;
+        };
+        for (batch, head) in (1..b).flat_map(|batch| (0..h).map(move |head| (batch, head))) {
+            let to = (batch * h + head) * s * d;
+            values.copy_within(head * s * d..(head * s + prefix) * d, to);
+        }
+    }
+
+    /// Rounds rows to what their codes and scales can say, where the problem's cache holds codes.
+    fn round_to_codes(&self, [_, h, s, d]: [usize; 4], shift: usize, values: &mut [f64]) {
+        let Task::Decode(decode) = &self.problem.task else {
+            return;
+        };
+        if decode.codes.is_none() {
+            return;
+        }
+        for (row, values) in values.chunks_mut(d.max(1)).enumerate() {
+            let scale = decode.scale(row / s / h, row / s % h + shift, row % s);
+            let scale = f64::from(scale);
+            values
+                .iter_mut()
+                .for_each(|x| *x = scale * round_to(DType::E4M3, *x / scale));
+        }
+    }
+
+    fn append(&mut self, a: &Append) {
+        let b = a.lengths.len();
+        for (name, s, d) in [
+            ("k", a.s_kv, a.d.0),
+            ("v", a.s_kv, a.d.1),
+            ("k_new", a.s, a.d.0),
+            ("v_new", a.s, a.d.1),
+        ] {
+            let shape = [b, a.h, s, d];
+            let values = self.normals(shape.iter().product());
+            self.put(name, shape, &values);
+        }
+        if let Some((_, columns)) = a.rope {
+            let angle = |position: usize, pair: usize| {
+                position as f64 * 1e4f64.powf(-2.0 * pair as f64 / columns as f64)
+            };
+            for (name, of) in [("cos", f64::cos as fn(f64) -> f64), ("sin", f64::sin)] {
+                let pairs = columns / 2;
+                let all = (0..a.s_kv).flat_map(|i| (0..pairs).map(move |x| of(angle(i, x)) as f32));
+                let array = Array::floats(&[a.s_kv, pairs], DType::F32, all.collect());
+                self.arrays.insert(name, array);
+            }
+        }
     }
 
     /// q and k of the distributions that prescribe logits. Only column 0 is used then.
@@ -233,6 +294,11 @@ impl<'a> Draw<'a> {
         if let Some(slopes) = a.slopes() {
             self.arrays
                 .insert("alibi", Array::floats(&[a.h_q], DType::F32, slopes));
+        }
+        if a.sinks {
+            let sinks = (0..a.h_q).map(|_| 2.0 * self.normal() as f32).collect();
+            self.arrays
+                .insert("sinks", Array::floats(&[a.h_q], DType::F32, sinks));
         }
     }
 

@@ -36,6 +36,9 @@ struct Place {
     handle: Option<Handle>,
 }
 
+mod append;
+mod decode;
+
 /// Runs the problem's kernel once and reads everything back.
 pub(crate) fn launch(
     client: &Client,
@@ -64,6 +67,9 @@ pub(crate) fn launch_into(
     match &problem.task {
         Task::Forward(attend) => run.forward(attend, policy),
         Task::Backward(attend) => run.backward(attend, policy),
+        Task::Decode(decode) if decode.prefix > 0 => run.cascade(decode, policy),
+        Task::Decode(decode) => run.decode(decode, policy),
+        Task::Append(sizes) => run.append(sizes),
         Task::Merge(_) => run.merge(),
         Task::Dequantize(sizes) => run.dequantize(sizes),
         Task::Hadamard(sizes) => run.hadamard(sizes),
@@ -328,6 +334,7 @@ struct HookArrays {
     mask: Option<BoolMask>,
     bias: Option<Tensor<4>>,
     alibi: Option<Vec<f32>>,
+    sinks: Option<Vec<f32>>,
     documents: Option<(Vec<u32>, Vec<u32>)>,
 }
 
@@ -345,6 +352,7 @@ impl HookArrays {
             }),
             bias: run.inputs.get("bias").map(|_| run.tensor("bias")),
             alibi: run.inputs.get("alibi").map(Array::values),
+            sinks: run.inputs.get("sinks").map(Array::values),
             documents: words("documents_q").zip(words("documents_kv")),
         }
     }
@@ -364,6 +372,7 @@ impl HookArrays {
             mask: self.mask.clone(),
             bias: self.bias.clone(),
             alibi: self.alibi.as_deref(),
+            sinks: self.sinks.as_deref(),
             policy,
             ..AttendOptions::default()
         }

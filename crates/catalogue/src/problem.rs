@@ -3,7 +3,7 @@
 use core::fmt;
 use core::str::FromStr;
 
-use flashcube::attention::MaskWidth;
+use flashcube::attention::{MaskWidth, RopePairs, ScaledBy};
 use flashcube::{Alignment, DType, PackFormat, Policy, TierName};
 use flashcube_reference as reference;
 
@@ -14,6 +14,10 @@ pub enum Kernel {
     AttendForward,
     /// [`flashcube::attend_backward`].
     AttendBackward,
+    /// [`flashcube::attend_decode`].
+    AttendDecode,
+    /// [`flashcube::append`].
+    Append,
     /// [`flashcube::merge_partials`].
     MergePartials,
     /// [`flashcube::dequantize_int4`].
@@ -34,9 +38,11 @@ pub struct UnknownKernel {
 
 impl Kernel {
     /// All of them.
-    pub const ALL: [Kernel; 5] = [
+    pub const ALL: [Kernel; 7] = [
         Kernel::AttendForward,
         Kernel::AttendBackward,
+        Kernel::AttendDecode,
+        Kernel::Append,
         Kernel::MergePartials,
         Kernel::DequantizeInt4,
         Kernel::HadamardTransform,
@@ -48,6 +54,8 @@ impl fmt::Display for Kernel {
         f.pad(match self {
             Kernel::AttendForward => "attend_forward",
             Kernel::AttendBackward => "attend_backward",
+            Kernel::AttendDecode => "attend_decode",
+            Kernel::Append => "append",
             Kernel::MergePartials => "merge_partials",
             Kernel::DequantizeInt4 => "dequantize_int4",
             Kernel::HadamardTransform => "hadamard_transform",
@@ -93,6 +101,10 @@ pub enum Task {
     Forward(Attend),
     /// Attention backward: dq, dk, dv from out and lse of the reference, rounded.
     Backward(Attend),
+    /// Few queries against a cache: out and lse.
+    Decode(Decode),
+    /// New rows into a cache: k and v, 0 where no key lies.
+    Append(Append),
     /// Merge of partial results: out and lse.
     Merge(MergeSizes),
     /// Unpacked weights: out.
@@ -146,8 +158,79 @@ pub struct Attend {
     pub bias: Option<[usize; 4]>,
     /// ALiBi slopes 2^(-8 (h + 1) / h_q).
     pub alibi: bool,
+    /// A random sink logit for every query head.
+    pub sinks: bool,
     /// What selection is asked for.
     pub policy: Policy,
+}
+
+/// A decode: attention whose keys lie in a cache.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decode {
+    /// Sizes and hooks; s_kv is what a sequence can have.
+    pub attend: Attend,
+    /// Rows of a page; `None` for a cache in one piece. Pages lie in disorder among free ones, and
+    /// whatever no key lies in is NaN.
+    pub page: Option<usize>,
+    /// Parts of the keys; the plan's when absent.
+    pub splits: Option<usize>,
+    /// So many first keys are those of batch entry 0 in every entry, and attended to as one cascade;
+    /// every length is at least as long.
+    pub prefix: usize,
+    /// Lengths and pages are known to the device alone.
+    pub device_tables: bool,
+    /// K and V are E4M3 codes, scaled by powers of two that differ from neighbour to neighbour.
+    pub codes: Option<ScaledBy>,
+}
+
+impl Decode {
+    /// Scale of a key's codes (and, of another head, of its value's): exact in every dtype, so that
+    /// codes times scale is what the reference gets.
+    pub fn scale(&self, sequence: usize, head: usize, key: usize) -> f32 {
+        let step = match (self.codes, self.page) {
+            (None, _) => return 1.0,
+            (Some(ScaledBy::Page), Some(page)) => sequence + 3 * head + 5 * (key / page),
+            (Some(_), _) => 3 * head + 1,
+        };
+        (-((step % 4) as f32)).exp2()
+    }
+}
+
+/// Rows that come behind those of a cache.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Append {
+    /// Key heads.
+    pub h: usize,
+    /// New rows of every sequence, some of them not used.
+    pub s: usize,
+    /// Keys that a sequence can have.
+    pub s_kv: usize,
+    /// Head dimensions of k and v.
+    pub d: (usize, usize),
+    /// Keys of every sequence before.
+    pub lengths: Vec<usize>,
+    /// (first, count) of the new rows of every sequence; all of them when absent.
+    pub rows: Option<Vec<(usize, usize)>>,
+    /// Rows of a page, as in [`Decode`].
+    pub page: Option<usize>,
+    /// Pairs and columns of the rotation.
+    pub rope: Option<(RopePairs, usize)>,
+    /// Lengths and pages are known to the device alone, which counts the new rows.
+    pub device_tables: bool,
+}
+
+impl Append {
+    /// First new row, and number of new rows, of a sequence.
+    pub fn rows_of(&self, sequence: usize) -> (usize, usize) {
+        self.rows
+            .as_ref()
+            .map_or((0, self.s), |rows| rows[sequence])
+    }
+
+    /// Keys of a sequence afterwards.
+    pub fn end(&self, sequence: usize) -> usize {
+        self.lengths[sequence] + self.rows_of(sequence).1
+    }
 }
 
 /// Sizes of a merge: n partials of [b, h, s, d_v].
@@ -249,6 +332,8 @@ impl Problem {
         match self.task {
             Task::Forward(_) => Kernel::AttendForward,
             Task::Backward(_) => Kernel::AttendBackward,
+            Task::Decode(_) => Kernel::AttendDecode,
+            Task::Append(_) => Kernel::Append,
             Task::Merge(_) => Kernel::MergePartials,
             Task::Dequantize(_) => Kernel::DequantizeInt4,
             Task::Hadamard(_) => Kernel::HadamardTransform,
@@ -259,6 +344,7 @@ impl Problem {
     pub fn attend(&self) -> Option<&Attend> {
         match &self.task {
             Task::Forward(attend) | Task::Backward(attend) => Some(attend),
+            Task::Decode(decode) => Some(&decode.attend),
             _ => None,
         }
     }
@@ -277,7 +363,7 @@ impl Problem {
             _ => Ok(()),
         };
         match &self.task {
-            Task::Forward(a) | Task::Backward(a) => {
+            Task::Forward(a) | Task::Backward(a) | Task::Decode(Decode { attend: a, .. }) => {
                 at_least_1("d", a.d)?;
                 if !a.h_q.is_multiple_of(a.h_kv) {
                     let (h_q, h_kv) = (a.h_q, a.h_kv);
@@ -285,7 +371,7 @@ impl Problem {
                 }
                 Ok(())
             }
-            Task::Merge(_) => Ok(()),
+            Task::Append(_) | Task::Merge(_) => Ok(()),
             Task::Dequantize(p) => {
                 at_least_1("group", p.group)?;
                 at_least_1("bits", p.bits as usize)
@@ -303,7 +389,7 @@ impl Problem {
     /// Outputs by name and shape, in the order of the operation's results.
     pub fn outputs(&self) -> Vec<(&'static str, Vec<usize>)> {
         match &self.task {
-            Task::Forward(a) => vec![
+            Task::Forward(a) | Task::Decode(Decode { attend: a, .. }) => vec![
                 ("out", vec![a.b, a.h_q, a.s_q, a.d_v]),
                 ("lse", vec![a.b, a.h_q, a.s_q]),
             ],
@@ -311,6 +397,10 @@ impl Problem {
                 ("dq", vec![a.b, a.h_q, a.s_q, a.d]),
                 ("dk", vec![a.b, a.h_kv, a.s_kv, a.d]),
                 ("dv", vec![a.b, a.h_kv, a.s_kv, a.d_v]),
+            ],
+            Task::Append(a) => vec![
+                ("k", vec![a.lengths.len(), a.h, a.s_kv, a.d.0]),
+                ("v", vec![a.lengths.len(), a.h, a.s_kv, a.d.1]),
             ],
             Task::Merge(m) => vec![
                 ("out", vec![m.b, m.h, m.s, m.d_v]),
@@ -347,6 +437,7 @@ impl Attend {
             mask: None,
             bias: None,
             alibi: false,
+            sinks: false,
             policy: Policy::default(),
         }
     }

@@ -62,6 +62,34 @@ pub(super) fn carry<T: Tier>(ctx: &T::Ctx, neg_inf: f32, #[comptime] roles: Role
     }
 }
 
+/// Starts the rows of a tile, fresh from [`carry()`] or a restart, with the logit of their sink: in the
+/// first part alone where the tile is split.
+#[cube]
+pub(super) fn take_sinks<T: Tier>(
+    carried: &mut Carried<T>,
+    at: &TileCoords,
+    inputs: &LogitInputs<'_>,
+    #[comptime] plan: LoopPlan,
+    #[comptime] roles: Roles,
+) {
+    if comptime!(plan.features.sinks && roles.softmax) {
+        let first = T::Scores::first_col(&carried.scores) == 0u32;
+        let mut counts = true.runtime();
+        if comptime!(plan.features.split) {
+            counts = at.entry == at.batch * inputs.scalars.splits;
+        }
+        let rows = T::Scores::rows(&carried.scores);
+        #[unroll]
+        for r in 0..rows {
+            let head = at.head_of(T::Scores::row(&carried.scores, r));
+            let word = table_word(inputs.tensors, inputs.offsets.sinks + head as usize);
+            let logit = f32::from_bits(word) * T::Exp::per_nat();
+            let logit = select(counts, logit, inputs.scalars.neg_inf);
+            carried.state.sink(r, logit, first && counts);
+        }
+    }
+}
+
 /// o = softmax(logits(q k^T)) v and lse for the tile `at`, over the key blocks of `range`.
 ///
 /// Each role calls this with its own `roles`; all of them see the same blocks, none included, so
@@ -76,6 +104,7 @@ pub fn attend_tile<T: Tier>(
     #[comptime] roles: Roles,
 ) {
     let mut carried = carry::<T>(&*ctx, inputs.scalars.neg_inf, roles);
+    take_sinks::<T>(&mut carried, at, inputs, plan, roles);
     T::begin(ctx, at, range, roles);
     if comptime!(plan.order == IssueOrder::Sequential) {
         sequential::<T>(ctx, &mut carried, at, range, inputs, plan, roles);

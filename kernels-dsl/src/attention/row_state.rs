@@ -48,6 +48,13 @@ impl RowState {
         RowState { max, sum }
     }
 
+    /// Row `r` as if it had seen a key of this logit (base of the tier's exponential) whose value is
+    /// 0. Of the units that share the row, `first` is set in one.
+    pub fn sink(&mut self, #[comptime] r: usize, logit: f32, first: bool) {
+        self.max[r] = logit;
+        self.sum[r] = select(first, 1.0f32, 0.0f32);
+    }
+
     /// Back to rows that saw nothing.
     pub fn restart(&mut self, neg_inf: f32) {
         #[unroll]

@@ -23,6 +23,7 @@ impl StreamTile {
     pub fn replace(&mut self, next: &StreamTile) {
         self.open = next.open;
         self.at.batch = next.at.batch;
+        self.at.entry = next.at.entry;
         self.at.head = next.at.head;
         self.at.row0 = next.at.row0;
         self.at.len_q = next.at.len_q;
@@ -64,7 +65,7 @@ pub fn attend_stream<T: Stream>(
     let neg_inf = inputs.scalars.neg_inf;
     let mut carried = carry::<T>(&*ctx, neg_inf, roles);
     let mut tile = T::next(ctx, inputs, roles);
-    enter::<T>(ctx, &mut carried, &tile, neg_inf, roles);
+    enter::<T>(ctx, &mut carried, &tile, inputs, plan, roles);
     while tile.open {
         scores_ahead::<T>(
             ctx,
@@ -77,13 +78,13 @@ pub fn attend_stream<T: Stream>(
         );
         if comptime!(plan.joined) {
             let next = T::next(ctx, inputs, roles);
-            join::<T>(ctx, &mut carried, &tile, &next, neg_inf, roles);
+            join::<T>(ctx, &mut carried, &tile, &next, inputs, plan, roles);
             tile.replace(&next);
         } else {
             values_last::<T>(ctx, &mut carried, &tile.at, &tile.range, roles);
             conclude::<T>(ctx, &carried, neg_inf, roles);
             let next = T::next(ctx, inputs, roles);
-            enter::<T>(ctx, &mut carried, &next, neg_inf, roles);
+            enter::<T>(ctx, &mut carried, &next, inputs, plan, roles);
             tile.replace(&next);
         }
     }
@@ -95,11 +96,13 @@ fn enter<T: Stream>(
     ctx: &mut T::Ctx,
     carried: &mut Carried<T>,
     tile: &StreamTile,
-    neg_inf: f32,
+    inputs: &LogitInputs<'_>,
+    #[comptime] plan: LoopPlan,
     #[comptime] roles: Roles,
 ) {
-    restart::<T>(carried, neg_inf, roles);
+    restart::<T>(carried, inputs.scalars.neg_inf, roles);
     if tile.open {
+        take_sinks::<T>(carried, &tile.at, inputs, plan, roles);
         T::begin(ctx, &tile.at, &tile.range, roles);
         scores_first::<T>(ctx, carried, &tile.at, &tile.range, roles);
     }
@@ -112,9 +115,11 @@ fn join<T: Stream>(
     carried: &mut Carried<T>,
     tile: &StreamTile,
     next: &StreamTile,
-    neg_inf: f32,
+    inputs: &LogitInputs<'_>,
+    #[comptime] plan: LoopPlan,
     #[comptime] roles: Roles,
 ) {
+    let neg_inf = inputs.scalars.neg_inf;
     if next.open && !tile.range.is_empty() && !next.range.is_empty() {
         // Straight-line code from issue to wait: a value in flight must not cross a branch.
         let (last, first) = (tile.range.start, next.range.end - 1u32);
@@ -135,13 +140,14 @@ fn join<T: Stream>(
         }
         conclude::<T>(ctx, &*carried, neg_inf, roles);
         restart::<T>(carried, neg_inf, roles);
+        take_sinks::<T>(carried, &next.at, inputs, plan, roles);
         if comptime!(roles.multiply) {
             T::ScoreProduct::wait(ctx, &(), &mut carried.scores, first, 0u32);
         }
     } else {
         values_last::<T>(ctx, carried, &tile.at, &tile.range, roles);
         conclude::<T>(ctx, &*carried, neg_inf, roles);
-        enter::<T>(ctx, carried, next, neg_inf, roles);
+        enter::<T>(ctx, carried, next, inputs, plan, roles);
     }
 }
 

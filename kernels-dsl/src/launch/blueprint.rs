@@ -2,11 +2,11 @@
 
 use core::fmt;
 
-use super::{AttendOp, DType, Fault};
+use super::{AttendOp, Caps, DType, Fault};
 use crate::arch::fma::FmaShape;
 use crate::arch::hopper::HopperShape;
 use crate::arch::plane::PlaneShape;
-use crate::attention::{IssueOrder, LogitFeatures, LoopPlan, TileShape};
+use crate::attention::{IssueOrder, LogitFeatures, LoopPlan, ScaledBy, TileShape};
 
 /// Family of kernels, by what carries the arithmetic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -97,6 +97,20 @@ impl AttendBlueprint {
         }
     }
 
+    /// Cubes that a multiprocessor holds at a time, as far as shared memory and units decide.
+    pub(crate) fn resident(&self, caps: &Caps) -> usize {
+        // What the driver takes of shared memory for each cube.
+        const OWN: usize = 1024;
+        let bytes = match self.tier {
+            TierName::Unit => 0,
+            TierName::Plane => self.plane_shape().smem_bytes() as usize,
+            // Its registers leave room for no other.
+            TierName::Hopper => caps.shared_memory,
+        };
+        let by_memory = (caps.shared_memory + OWN) / (bytes + OWN);
+        by_memory.min(2048 / self.units()).clamp(1, 16)
+    }
+
     pub(crate) fn loop_plan(&self) -> LoopPlan {
         LoopPlan {
             block: self.block as u32,
@@ -144,6 +158,9 @@ impl AttendBlueprint {
             stages: self.stages as u32,
             ahead: self.order == IssueOrder::ScoresAhead,
             pack: self.pack as u32,
+            split: self.features.split,
+            codes: self.features.codes,
+            page: self.features.page,
             ty: self.ptx_type(),
         }
     }
@@ -171,6 +188,7 @@ impl fmt::Display for AttendBlueprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let op = match self.op {
             AttendOp::Forward => "attn_fwd",
+            AttendOp::Decode => "attn_dec",
             AttendOp::Backward => "attn_bwd",
         };
         write!(f, "{op}/{}/{}/d{}", self.tier, self.dtype, self.d)?;
@@ -204,9 +222,16 @@ impl fmt::Display for AttendBlueprint {
             (x.mask.is_some(), "mask"),
             (x.lengths && !x.varlen, "lengths"),
             (x.varlen, "varlen"),
+            (x.sinks, "sinks"),
+            (x.split, "split"),
+            (x.codes == Some(ScaledBy::Head), "e4m3"),
+            (x.codes == Some(ScaledBy::Page), "e4m3-pages"),
         ];
         for (_, tag) in tags.into_iter().filter(|(on, _)| *on) {
             write!(f, "/{tag}")?;
+        }
+        if let Some(page) = x.page {
+            write!(f, "/page{page}")?;
         }
         match self.fault {
             Some(fault) => write!(f, "/FAULT-{fault}"),

@@ -17,10 +17,13 @@ pub enum DType {
     F16,
     /// bfloat16: the upper half of a binary32.
     BF16,
+    /// FP8 with 4 bits of exponent and 3 of mantissa (OCP E4M3): what a cache may hold, with scales
+    /// beside it. Nothing is computed in it.
+    E4M3,
 }
 
 impl DType {
-    /// Every dtype kernels take.
+    /// Every dtype kernels compute with.
     pub const ALL: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
     /// Size of one element in bytes.
@@ -28,6 +31,7 @@ impl DType {
         match self {
             DType::F32 => 4,
             DType::F16 | DType::BF16 => 2,
+            DType::E4M3 => 1,
         }
     }
 
@@ -37,6 +41,7 @@ impl DType {
             DType::F32 => FloatKind::F32,
             DType::F16 => FloatKind::F16,
             DType::BF16 => FloatKind::BF16,
+            DType::E4M3 => FloatKind::E4M3,
         })
     }
 }
@@ -47,6 +52,7 @@ impl fmt::Display for DType {
             DType::F32 => "f32",
             DType::F16 => "f16",
             DType::BF16 => "bf16",
+            DType::E4M3 => "e4m3",
         })
     }
 }

@@ -81,6 +81,7 @@ pub(crate) fn roundoff(dtype: DType) -> f64 {
         DType::F32 => U,
         DType::F16 => 1.0 / (1 << 11) as f64,
         DType::BF16 => 1.0 / (1 << 8) as f64,
+        DType::E4M3 => 1.0 / (1 << 4) as f64,
     }
 }
 

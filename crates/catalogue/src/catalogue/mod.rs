@@ -1,7 +1,9 @@
 //! The list of problems.
 
+mod append;
 mod attention;
 mod backward;
+mod decode;
 mod matrix;
 mod models;
 mod packed;
@@ -26,6 +28,8 @@ pub fn problems() -> Vec<Problem> {
         varlen::entries(),
         packed_heads::entries(),
         backward::entries(),
+        decode::entries(),
+        append::entries(),
         rows::merge(),
         rows::hadamard(),
         packed::entries(),

@@ -48,7 +48,7 @@ Every result is checked against the f64 reference before it is timed: whole, or 
 Each row names the blueprint that ran, and fails when it is not of the tier the row is about.
 Problems are small on the host's cores and large on a GPU. Times come from the device's clock
 where it has one, else from the host's around a synchronisation; the column `clock` says which.
-attention_forward runs three rounds of each problem; with --peers the script's implementations
+attention_forward and decode run three rounds of each problem; with --peers the script's implementations
 take turns with ours. docs/benchmarks.md has the method.")]
 pub(crate) struct BenchArgs {
     /// Only this suite (repeatable)
@@ -80,10 +80,10 @@ pub(crate) struct BenchArgs {
         requires = "peers"
     )]
     python: OsString,
-    /// Start no further problem of attention_forward after so many seconds, and fail at the end
+    /// Start no further problem of attention_forward or decode after so many seconds, and fail at the end
     #[arg(long, value_name = "SECONDS")]
     budget: Option<u64>,
-    /// Print the problems that attention_forward has on a GPU as JSON, and run nothing
+    /// Print the problems that attention_forward, or --suite decode, has on a GPU as JSON, and run nothing
     #[arg(long)]
     list: bool,
     /// Write JSON to this file, `-` for stdout
@@ -107,6 +107,8 @@ fn tier(name: &str) -> Result<TierName, String> {
 enum Suite {
     #[value(name = "attention_forward")]
     AttentionForward,
+    #[value(name = "decode")]
+    Decode,
     #[value(name = "merge")]
     Merge,
     #[value(name = "dequantize")]
@@ -145,7 +147,11 @@ pub(super) struct Bench<'a> {
 
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     if args.list {
-        return output::print_json(&attention::list(args.seed));
+        let decode = args.suites.contains(&Suite::Decode);
+        return output::print_json(&match decode {
+            true => attention::list_decode(),
+            false => attention::list(args.seed),
+        });
     }
     let name = match args.backend {
         Some(name) => name,
@@ -175,6 +181,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     };
     let outcome = suites.iter().try_for_each(|suite| match suite {
         Suite::AttentionForward => attention::run(&mut bench),
+        Suite::Decode => attention::run_decode(&mut bench),
         Suite::Merge => merge::run(&mut bench),
         Suite::Dequantize => dequantize::run(&mut bench),
         Suite::Hadamard => hadamard::run(&mut bench),
@@ -276,6 +283,7 @@ impl Bench<'_> {
             device: self.device.adapter().to_owned(),
             seed: self.seed,
             copy_gb_per_s: self.ceilings.copy / 1e9,
+            read_gb_per_s: self.ceilings.read / 1e9,
             fma_gflop_per_s: self.ceilings.fma / 1e9,
             kernel_cache: backend::kernel_cache(),
             rows: self.rows,

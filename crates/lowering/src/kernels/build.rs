@@ -15,8 +15,8 @@ use flashcube_kernels::arch::hopper::{HopperLayoutsCompilationArg, attend_forwar
 use flashcube_kernels::arch::plane::attend_forward_plane;
 use flashcube_kernels::attention::{
     LogitFeatures, LogitScalarsCompilationArg, LogitTensorsCompilationArg,
-    MergeLayoutsCompilationArg, RowLayoutCompilationArg, Side, TableOffsetsCompilationArg,
-    TileOrderCompilationArg, merge_partials_fma,
+    MergeLayoutsCompilationArg, MergeShape, RowLayoutCompilationArg, Side,
+    TableOffsetsCompilationArg, TileOrderCompilationArg, merge_partials_fma,
 };
 use flashcube_kernels::quant::{
     PackSizesCompilationArg, dequantize_int4_fma, hadamard_transform_fma,
@@ -40,11 +40,13 @@ impl Blueprint {
     ) -> Box<dyn CubeKernel> {
         let device = (properties, target);
         match *self {
-            Blueprint::AttendForward(blueprint) => match blueprint.tier {
-                TierName::Unit => forward_unit(blueprint, device),
-                TierName::Plane => forward_plane(blueprint, device),
-                TierName::Hopper => forward_hopper(blueprint, device),
-            },
+            Blueprint::AttendForward(blueprint) | Blueprint::AttendDecode(blueprint) => {
+                match blueprint.tier {
+                    TierName::Unit => forward_unit(blueprint, device),
+                    TierName::Plane => forward_plane(blueprint, device),
+                    TierName::Hopper => forward_hopper(blueprint, device),
+                }
+            }
             Blueprint::AttendBackward(blueprint, side) => attend_backward(blueprint, side, device),
             Blueprint::AttendDelta { blueprint, units } => attend_delta(blueprint, units, device),
             Blueprint::Merge(blueprint) => merge(blueprint, device),
@@ -63,7 +65,10 @@ fn forward_unit(blueprint: AttendBlueprint, (properties, target): Device) -> Box
         buffer(),
         buffer(),
         buffer(),
+        optional(blueprint.features.split),
         buffer(),
+        optional(blueprint.features.codes.is_some()),
+        optional(blueprint.features.codes.is_some()),
         logit_tensors(blueprint.features),
         forward_layouts(),
         forward_sizes(),
@@ -206,7 +211,11 @@ fn merge(blueprint: MergeBlueprint, (properties, target): Device) -> Box<dyn Cub
             neg_inf: (),
         },
         blueprint.vector,
-        blueprint.d_v / blueprint.vector,
+        MergeShape {
+            len: blueprint.d_v / blueprint.vector,
+            units: blueprint.units,
+            teams: blueprint.teams,
+        },
         elem(blueprint.dtype),
     ))
 }
@@ -325,6 +334,10 @@ fn logit_tensors(features: LogitFeatures) -> LogitTensorsCompilationArg {
         mask: optional(features.mask.is_some()),
         bias: optional(features.bias),
         table: optional(features.table()),
+        lengths: optional(features.device_lengths),
+        pages: optional(features.device_pages),
+        k_scales: optional(features.codes.is_some()),
+        v_scales: optional(features.codes.is_some()),
     }
 }
 
@@ -340,6 +353,8 @@ fn logit_scalars() -> LogitScalarsCompilationArg {
         mask_key: (),
         bias: layout(),
         bias_key: (),
+        splits: (),
+        part: (),
     }
 }
 
@@ -353,5 +368,14 @@ fn table_offsets() -> TableOffsetsCompilationArg {
         doc_kv: (),
         slopes: (),
         tiles: (),
+        sinks: (),
+        pages: (),
+        page_row: (),
+        k_scales: (),
+        k_scale_page: (),
+        k_scale_head: (),
+        v_scales: (),
+        v_scale_page: (),
+        v_scale_head: (),
     }
 }

@@ -1,6 +1,6 @@
 //! The kernels that `flashcube lower --list` shows and the tests compile.
 
-use flashcube_kernels::attention::{IssueOrder, LogitFeatures, MaskWidth, Side};
+use flashcube_kernels::attention::{IssueOrder, LogitFeatures, MaskWidth, ScaledBy, Side};
 use flashcube_kernels::quant::{PackFormat, Packing};
 use flashcube_kernels::{DType, Policy, RoleSplit, TierName};
 
@@ -10,6 +10,7 @@ use super::{AttendProblem, ListedKernel, Problem};
 pub fn kernels() -> Vec<ListedKernel> {
     let mut all = Vec::new();
     attend_forward(&mut all);
+    attend_decode(&mut all);
     attend_backward(&mut all);
     merge(&mut all);
     dequantize(&mut all);
@@ -33,7 +34,7 @@ fn feature_sets() -> [(&'static str, LogitFeatures); 3] {
         documents: true,
         mask: Some(MaskWidth::U8),
         lengths: true,
-        varlen: false,
+        ..plain
     };
     [("", plain), ("_causal", causal), ("_hooks", hooks)]
 }
@@ -176,6 +177,61 @@ fn attend_forward(all: &mut Vec<ListedKernel>) {
             let problem = attention(dtype, d, d, causal);
             add(suffix, AttendProblem { policy, ..problem });
         }
+    }
+}
+
+/// One query against a cache, of groups of one and of four heads.
+fn attend_decode(all: &mut Vec<ListedKernel>) {
+    let mut add = |suffix: &str, problem: AttendProblem| {
+        all.push(ListedKernel {
+            name: format!("attend_decode_{}{suffix}", width(&problem)),
+            problem: Problem::AttendDecode(problem),
+        });
+    };
+    let whole = LogitFeatures {
+        unlisted: true,
+        ..LogitFeatures::default()
+    };
+    let split = LogitFeatures {
+        split: true,
+        ..whole
+    };
+    let paged = |page| LogitFeatures {
+        page: Some(page),
+        lengths: true,
+        device_lengths: true,
+        device_pages: true,
+        ..split
+    };
+    let codes = |features, scaled| LogitFeatures {
+        codes: Some(scaled),
+        ..features
+    };
+    let window = LogitFeatures {
+        sinks: true,
+        band_left: true,
+        band_right: true,
+        ..paged(64)
+    };
+    for (suffix, features) in [
+        ("_whole", whole),
+        ("_split", split),
+        ("_page64", paged(64)),
+        ("_page16", paged(16)),
+        ("_page1", paged(1)),
+        ("_page64_window_sinks", window),
+        ("_e4m3", codes(split, ScaledBy::Head)),
+        ("_page64_e4m3", codes(paged(64), ScaledBy::Head)),
+        ("_page16_e4m3_pages", codes(paged(16), ScaledBy::Page)),
+    ] {
+        for (dtype, d) in [(DType::BF16, 64), (DType::BF16, 128), (DType::F16, 256)] {
+            let problem = AttendProblem {
+                group: 4,
+                ..attention(dtype, d, d, features)
+            };
+            add(&format!("{suffix}_plane"), on(TierName::Plane, problem));
+        }
+        add(suffix, attention(DType::F32, 64, 64, features));
     }
 }
 

@@ -34,6 +34,8 @@ pub struct ListedKernel {
 pub enum Blueprint {
     /// `attend_forward`.
     AttendForward(AttendBlueprint),
+    /// `attend_decode`.
+    AttendDecode(AttendBlueprint),
     /// The pass of `attend_backward` over one side.
     AttendBackward(AttendBlueprint, Side),
     /// rowsum(d_out * out), the first launch of `attend_backward`.
@@ -117,6 +119,7 @@ impl Blueprint {
     pub fn tier(&self) -> TierName {
         match self {
             Blueprint::AttendForward(blueprint)
+            | Blueprint::AttendDecode(blueprint)
             | Blueprint::AttendBackward(blueprint, _)
             | Blueprint::AttendDelta { blueprint, .. } => blueprint.tier,
             Blueprint::Merge(_) | Blueprint::Dequantize(_) | Blueprint::Hadamard(_) => {
@@ -129,13 +132,18 @@ impl Blueprint {
     /// the stack, since its arrays are as long as a row; its report says how much.
     pub fn expect(&self) -> Expect<'static> {
         let required: &[&str] = match self {
-            Blueprint::AttendForward(blueprint) if blueprint.tier == TierName::Hopper => {
+            Blueprint::AttendForward(blueprint) | Blueprint::AttendDecode(blueprint)
+                if blueprint.tier == TierName::Hopper =>
+            {
                 &["HGMMA", "UTMALDG", "MUFU.EX2", "SYNCS"]
             }
-            Blueprint::AttendForward(blueprint) if blueprint.tier == TierName::Plane => {
+            Blueprint::AttendForward(blueprint) | Blueprint::AttendDecode(blueprint)
+                if blueprint.tier == TierName::Plane =>
+            {
                 &["HMMA", "LDSM", "LDGSTS", "MUFU.EX2"]
             }
             Blueprint::AttendForward(_)
+            | Blueprint::AttendDecode(_)
             | Blueprint::AttendBackward(..)
             | Blueprint::AttendDelta { .. }
             | Blueprint::Merge(_) => &["FFMA|FFMA2"],
@@ -179,7 +187,9 @@ impl Blueprint {
 impl fmt::Display for Blueprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Blueprint::AttendForward(blueprint) => blueprint.fmt(f),
+            Blueprint::AttendForward(blueprint) | Blueprint::AttendDecode(blueprint) => {
+                blueprint.fmt(f)
+            }
             Blueprint::AttendBackward(blueprint, Side::Keys) => write!(f, "{blueprint}/keys"),
             Blueprint::AttendBackward(blueprint, Side::Queries) => {
                 write!(f, "{blueprint}/queries")

@@ -31,6 +31,8 @@ pub struct AttendProblem {
 pub enum Problem {
     /// `attend_forward`.
     AttendForward(AttendProblem),
+    /// `attend_decode` of one query.
+    AttendDecode(AttendProblem),
     /// The pass of `attend_backward` over one side.
     AttendBackward(AttendProblem, Side),
     /// The first launch of `attend_backward`: rowsum(d_out * out).
@@ -72,6 +74,9 @@ impl Problem {
             Problem::AttendForward(problem) => problem
                 .select(AttendOp::Forward, caps)
                 .map(Blueprint::AttendForward),
+            Problem::AttendDecode(problem) => problem
+                .select(AttendOp::Decode, caps)
+                .map(Blueprint::AttendDecode),
             Problem::AttendBackward(problem, side) => problem
                 .select(AttendOp::Backward, caps)
                 .map(|blueprint| Blueprint::AttendBackward(blueprint, side)),
@@ -106,7 +111,10 @@ impl AttendProblem {
             dtype: self.dtype,
             d: self.d,
             d_v: self.d_v,
-            s_q: LONG,
+            s_q: match op {
+                AttendOp::Decode => 1,
+                _ => LONG,
+            },
             group: self.group,
             vector: widest_vector(&[self.d, self.d_v]),
             chunks: true,

@@ -8,10 +8,11 @@ use super::loads::{load_keys, load_queries, load_values};
 use super::operands::{descriptor_k_major, descriptor_mn_major};
 use super::slots::{await_tile, read_tile};
 use super::source::{TileSource, draw_tile};
-use super::store::store_rows;
+use super::store::{store_part, store_rows};
 use super::{Binary, HopperShape, WgmmaFragment, WgmmaRegs, ptx};
 use crate::attention::{
-    Finished, LogitInputs, Roles, Segments, Stream, StreamTile, Tier, TileCoords,
+    Finished, LogitInputs, LogitTensors, Roles, Segments, Stream, StreamTile, TableOffsets, Tier,
+    TileCoords,
 };
 use crate::tile::{InPlace, Layout, Product, ProductMode};
 
@@ -43,6 +44,10 @@ pub struct HopperCtx<'a> {
     pub v_smem: u32,
     /// See `q_smem`.
     pub bars: u32,
+    /// Page tables.
+    pub tensors: &'a LogitTensors,
+    /// See `tensors`.
+    pub offsets: &'a TableOffsets,
     /// Where the producer finds its tiles.
     pub source: TileSource<'a>,
     /// Tiles in shared memory, one beside every query stage.
@@ -347,7 +352,11 @@ impl<'a, NS: Size, NP: Size> Tier for Hopper<'a, NS, NP> {
     }
     fn store(ctx: &mut HopperCtx<'a>, _acc: &Bank, done: &Finished) {
         let tile = read_tile(&*ctx, ctx.stored);
-        store_rows(ctx, &tile, done);
+        if comptime!(ctx.shape.features.split) {
+            store_part(ctx, &tile, done);
+        } else {
+            store_rows(ctx, &tile, done);
+        }
         ctx.stored += 1u32;
     }
 }

@@ -177,6 +177,8 @@ fn run_hopper<'a, NS: Size, NP: Size>(
         k_smem: smem.k,
         v_smem: smem.v,
         bars: smem.bars,
+        tensors,
+        offsets,
         source: TileSource::<'a> {
             tickets,
             order: &layouts.order,

@@ -86,6 +86,22 @@ impl HopperShape {
     pub fn v_bytes(self) -> u32 {
         Self::columns(self.d_v) * self.block * 128
     }
+    /// Rows of K and V that one copy brings: a block, or the largest part of it that lies in one page
+    /// wherever it starts.
+    pub fn box_rows(self) -> u32 {
+        let Some(page) = self.features.page else {
+            return self.block;
+        };
+        let (mut a, mut b) = (self.block, page);
+        while b != 0 {
+            (a, b) = (b, a % b);
+        }
+        a
+    }
+    /// Whether the producer zeroes rows of V past a sequence: those that the copy does not.
+    pub(super) fn mends(self) -> bool {
+        self.features.lengths || self.features.page.is_some()
+    }
     /// Shared memory of a cube.
     pub fn smem_bytes(self) -> u32 {
         self.q_stages() * self.q_bytes()

@@ -2,6 +2,7 @@
 //! ahead, and each plane of 32 units multiplies its own 16 or 32 query rows by mma.sync, with the
 //! scores' registers reused as P. All units play every role.
 
+mod codes;
 mod copies;
 mod forward;
 #[cfg(test)]

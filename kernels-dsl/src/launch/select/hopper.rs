@@ -1,6 +1,6 @@
 //! When the Hopper tier is chosen, and with which tile.
 
-use super::{AttendKey, Policy, check_matrix, check_packed_tile, lacks, packed_heads};
+use super::{AttendKey, AttendOp, Policy, check_matrix, check_packed_tile, lacks, packed_heads};
 use crate::attention::IssueOrder;
 use crate::error::NotAvailable;
 use crate::launch::{AttendBlueprint, Caps, RoleSplit, TierName};
@@ -30,6 +30,13 @@ pub(super) fn select_hopper(
             "d_v of the hopper tier",
         ],
     )?;
+    if key.features.codes.is_some() || key.features.page.is_some() {
+        return no(
+            "hopper tier's caches",
+            &"pages or codes",
+            &"one piece, 16-bit",
+        );
+    }
     if !key.tma {
         return no(
             "TMA addressing",
@@ -44,8 +51,13 @@ pub(super) fn select_hopper(
             &"odd strides",
         );
     }
-    let tile = |packed| policy.tile.unwrap_or_else(|| hopper_tile(key, packed));
-    let pack = packed_heads(key, tile(false).0, policy);
+    let tile = |packed| {
+        policy.tile.unwrap_or_else(|| match key.op {
+            AttendOp::Decode => decode_tile(key, packed),
+            _ => hopper_tile(key, packed),
+        })
+    };
+    let pack = packed_heads(key, tile(false).0, policy, false);
     let (rows, block) = tile(pack > 1);
     if !matches!(rows, 64 | 128 | 192) || block == 0 || block > 256 || !block.is_multiple_of(16) {
         let tile = format!("{rows}x{block}");
@@ -84,6 +96,11 @@ pub(super) fn select_hopper(
         features: key.features,
         fault: policy.fault,
     };
+    let rows = blueprint.hopper_shape().box_rows();
+    if !rows.is_multiple_of(8) {
+        // The swizzle repeats every 8 rows.
+        return no("rows of a page that blocks share", &rows, &"multiples of 8");
+    }
     let bytes = blueprint.hopper_shape().smem_bytes() as usize;
     if bytes > caps.shared_memory {
         return no("shared memory (bytes)", &bytes, &caps.shared_memory);
@@ -122,5 +139,19 @@ fn hopper_tile(key: &AttendKey, packed: bool) -> (usize, usize) {
 /// Whether all tiles see all keys.
 fn in_step(key: &AttendKey) -> bool {
     let x = &key.features;
-    !(x.band_left || x.band_right || x.listed())
+    !(x.band_left || x.band_right || x.listed() || x.split || x.page.is_some())
+}
+
+/// Rows and keys of a decode's tile: one consumer of 64 rows, whose registers hold as many keys as two
+/// stages of K and V leave room for in shared memory; pages have powers of two of rows.
+fn decode_tile(key: &AttendKey, packed: bool) -> (usize, usize) {
+    let (rows, block) = hopper_tile(key, packed);
+    let whole = match key.features.page {
+        Some(_) => (block + 1).next_power_of_two() / 2,
+        None => block,
+    };
+    match 64usize.is_multiple_of(key.group.max(1)) {
+        true => (64, whole),
+        false => (rows, whole),
+    }
 }

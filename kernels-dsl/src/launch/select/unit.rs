@@ -15,7 +15,7 @@ pub(super) fn select_unit(
     let roles = policy.roles.unwrap_or(RoleSplit::None);
     // A row has a unit of its own whatever its head, so packing pays only where it is asked for.
     let pack = match policy.pack {
-        Some(true) if key.op == AttendOp::Forward => key.group.max(1),
+        Some(true) if key.op != AttendOp::Backward => key.group.max(1),
         _ => 1,
     };
     check_packed_rows(key, caps, pack)?;
