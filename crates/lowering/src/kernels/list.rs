@@ -1,10 +1,10 @@
 //! The kernels that `flashcube lower --list` shows and the tests compile.
 
 use flashcube_kernels::attention::{IssueOrder, LogitFeatures, MaskWidth, Side};
-use flashcube_kernels::quant::{PackFormat, Packing};
-use flashcube_kernels::{DType, Policy, RoleSplit, TierName};
+use flashcube_kernels::quant::{PackFormat, Packing, WeightTiles};
+use flashcube_kernels::{DType, MatmulPolicy, Policy, RoleSplit, TierName};
 
-use super::{AttendProblem, ListedKernel, Problem};
+use super::{AttendProblem, ListedKernel, MatmulProblem, Problem};
 
 /// Every listed kernel: each entry point of the library with each dtype, format and kind of mask.
 pub fn kernels() -> Vec<ListedKernel> {
@@ -13,6 +13,7 @@ pub fn kernels() -> Vec<ListedKernel> {
     attend_backward(&mut all);
     merge(&mut all);
     dequantize(&mut all);
+    matmul(&mut all);
     hadamard(&mut all);
     all
 }
@@ -247,6 +248,79 @@ fn merge(all: &mut Vec<ListedKernel>) {
             name: format!("merge_partials_{dtype}_d128"),
             problem: Problem::Merge { dtype, d_v: 128 },
         });
+    }
+}
+
+/// Every loader, and every block of rows of each tier.
+fn matmul(all: &mut Vec<ListedKernel>) {
+    let mut add = |label: &str, tier, dtype, m, tiles: WeightTiles, chunks| {
+        let policy = MatmulPolicy {
+            tier: Some(tier),
+            ..MatmulPolicy::default()
+        };
+        all.push(ListedKernel {
+            name: format!("w4a16_{label}_{dtype}_m{m}_{tier}"),
+            problem: Problem::Matmul(MatmulProblem {
+                dtype,
+                m,
+                tiles,
+                chunks,
+                policy,
+            }),
+        });
+    };
+    let plain = WeightTiles {
+        bits: 4,
+        zeros: false,
+        halves: false,
+        gathered: false,
+    };
+    let zeros = WeightTiles {
+        zeros: true,
+        ..plain
+    };
+    let gathered = WeightTiles {
+        gathered: true,
+        ..zeros
+    };
+    let halves = WeightTiles {
+        halves: true,
+        ..zeros
+    };
+    let bits = |bits| WeightTiles { bits, ..zeros };
+    for dtype in DType::ALL {
+        add("b4", TierName::Unit, dtype, 4, plain, true);
+        add(
+            "b3_gathered",
+            TierName::Unit,
+            dtype,
+            1,
+            WeightTiles {
+                bits: 3,
+                ..gathered
+            },
+            true,
+        );
+    }
+    for dtype in [DType::F16, DType::BF16] {
+        for m in [8, 16, 32, 64] {
+            add("b4", TierName::Plane, dtype, m, plain, true);
+            add("b4_zeros", TierName::Plane, dtype, m, zeros, true);
+        }
+        for m in [8, 64] {
+            add("b4_gathered", TierName::Plane, dtype, m, gathered, false);
+            add("b4_g32", TierName::Plane, dtype, m, halves, true);
+            for width in [2, 3, 8] {
+                add(
+                    &format!("b{width}_zeros"),
+                    TierName::Plane,
+                    dtype,
+                    m,
+                    bits(width),
+                    true,
+                );
+            }
+        }
     }
 }
 

@@ -7,12 +7,15 @@ mod forward;
 #[cfg(test)]
 mod interpreted;
 mod kernels;
+mod matmul;
 mod operands;
+pub mod pairs;
 mod ptx;
 mod shape;
 mod store;
 
 pub use forward::*;
 pub use kernels::*;
+pub use matmul::*;
 pub use operands::*;
 pub use shape::*;
