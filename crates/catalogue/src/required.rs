@@ -109,6 +109,7 @@ fn bindings(kernel: Kernel, feature: &str) -> usize {
     let plain = match kernel {
         Kernel::AttendForward => 6,
         Kernel::AttendBackward => 9,
+        Kernel::W4a16 => 8,
         _ => 5,
     };
     let hooks = match feature {
@@ -133,7 +134,7 @@ pub struct Features {
 }
 
 /// What each kernel must show.
-pub const FEATURES: [Features; 5] = [
+pub const FEATURES: [Features; 6] = [
     Features {
         kernel: Kernel::AttendForward,
         single: &[
@@ -211,6 +212,12 @@ pub const FEATURES: [Features; 5] = [
             "strides",
         ],
         tiers: &[],
+    },
+    Features {
+        kernel: Kernel::W4a16,
+        single: &["empty"],
+        every: &["sizes", "bits", "gathered", "bias"],
+        tiers: &[("plane", TierName::Plane)],
     },
     Features {
         kernel: Kernel::HadamardTransform,

@@ -2,6 +2,7 @@
 
 mod attention;
 mod backward;
+mod linear;
 mod matrix;
 mod models;
 mod packed;
@@ -29,6 +30,7 @@ pub fn problems() -> Vec<Problem> {
         rows::merge(),
         rows::hadamard(),
         packed::entries(),
+        linear::entries(),
         models::entries(),
     ];
     entries
