@@ -368,7 +368,7 @@ impl<'a> Draw<'a> {
             .map(|at| {
                 match at % columns / 64 * 64 + at % 64 / 2 % 4 * 16 + at % 64 / 8 * 2 + at % 2 {
                     column if column >= p.n => f32::NAN,
-                    _ => round_to(DType::F16, 0.02 * self.normal()) as f32,
+                    _ => round_to(DType::F16, spread * self.normal()) as f32,
                 }
             })
             .collect();
