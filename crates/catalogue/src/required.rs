@@ -217,7 +217,7 @@ pub const FEATURES: [Features; 6] = [
         kernel: Kernel::W4a16,
         single: &["empty"],
         every: &["sizes", "bits", "gathered", "bias"],
-        tiers: &[("plane", TierName::Plane)],
+        tiers: &[("plane", TierName::Plane), ("hopper", TierName::Hopper)],
     },
     Features {
         kernel: Kernel::HadamardTransform,

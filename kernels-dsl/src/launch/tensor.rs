@@ -235,7 +235,7 @@ impl Tensor<3> {
 }
 
 impl Tensor<2> {
-    /// Whether every row starts at a multiple of 16 bytes.
+    /// Whether every row starts at a multiple of 16 bytes, none where another does.
     pub(crate) fn row_chunks(&self) -> bool {
         self.rows_start_at(16)
     }
@@ -250,7 +250,7 @@ impl Tensor<2> {
         let start = self.handle.offset_start.unwrap_or(0);
         fits(self.offset)
             && start.is_multiple_of(bytes as u64)
-            && (self.shape[0] <= 1 || fits(self.strides[0]))
+            && (self.shape[0] <= 1 || self.strides[0] > 0 && fits(self.strides[0]))
     }
 }
 

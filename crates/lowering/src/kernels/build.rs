@@ -11,7 +11,9 @@ use flashcube_kernels::arch::fma::{
     BackwardLayoutsCompilationArg, ForwardLayoutsCompilationArg, ForwardSizesCompilationArg,
     attend_backward_fma, attend_delta_fma, attend_forward_fma, matmul_quantized_fma,
 };
-use flashcube_kernels::arch::hopper::{HopperLayoutsCompilationArg, attend_forward_hopper};
+use flashcube_kernels::arch::hopper::{
+    HopperLayoutsCompilationArg, attend_forward_hopper, matmul_quantized_hopper,
+};
 use flashcube_kernels::arch::plane::{attend_forward_plane, matmul_quantized_plane};
 use flashcube_kernels::attention::{
     LogitFeatures, LogitScalarsCompilationArg, LogitTensorsCompilationArg,
@@ -52,7 +54,8 @@ impl Blueprint {
             Blueprint::Dequantize(blueprint) => dequantize(blueprint, device),
             Blueprint::Matmul(blueprint) => match blueprint.tier {
                 TierName::Unit => matmul_unit(blueprint, device),
-                TierName::Plane | TierName::Hopper => matmul_plane(blueprint, device),
+                TierName::Plane => matmul_plane(blueprint, device),
+                TierName::Hopper => matmul_hopper(blueprint, device),
             },
             Blueprint::Hadamard(blueprint) => hadamard(blueprint, device),
         }
@@ -269,6 +272,25 @@ fn matmul_plane(blueprint: MatmulBlueprint, (properties, target): Device) -> Box
         buffer(),
         optional(blueprint.tiles.zeros),
         optional(blueprint.tiles.gathered),
+        optional(true),
+        buffer(),
+        buffer(),
+        buffer(),
+        matmul_sizes(),
+        blueprint,
+        elem(blueprint.dtype),
+    ))
+}
+
+fn matmul_hopper(blueprint: MatmulBlueprint, (properties, target): Device) -> Box<dyn CubeKernel> {
+    Box::new(matmul_quantized_hopper::MatmulQuantizedHopper::new(
+        launch_settings(blueprint.units(), blueprint.wide),
+        properties,
+        target,
+        (),
+        buffer(),
+        buffer(),
+        optional(blueprint.tiles.zeros),
         optional(true),
         buffer(),
         buffer(),

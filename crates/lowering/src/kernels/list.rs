@@ -253,22 +253,6 @@ fn merge(all: &mut Vec<ListedKernel>) {
 
 /// Every loader, and every block of rows of each tier.
 fn matmul(all: &mut Vec<ListedKernel>) {
-    let mut add = |label: &str, tier, dtype, m, tiles: WeightTiles, chunks| {
-        let policy = MatmulPolicy {
-            tier: Some(tier),
-            ..MatmulPolicy::default()
-        };
-        all.push(ListedKernel {
-            name: format!("w4a16_{label}_{dtype}_m{m}_{tier}"),
-            problem: Problem::Matmul(MatmulProblem {
-                dtype,
-                m,
-                tiles,
-                chunks,
-                policy,
-            }),
-        });
-    };
     let plain = WeightTiles {
         bits: 4,
         zeros: false,
@@ -288,39 +272,49 @@ fn matmul(all: &mut Vec<ListedKernel>) {
         ..zeros
     };
     let bits = |bits| WeightTiles { bits, ..zeros };
+    let b3_gathered = WeightTiles {
+        bits: 3,
+        ..gathered
+    };
+    let mut add = |label: &str, tier: Option<TierName>, dtype, m, tiles: WeightTiles| {
+        let policy = MatmulPolicy {
+            tier,
+            ..MatmulPolicy::default()
+        };
+        let suffix = tier.map_or(String::new(), |tier| format!("_{tier}"));
+        all.push(ListedKernel {
+            name: format!("w4a16_{label}_{dtype}_m{m}{suffix}"),
+            problem: Problem::Matmul(MatmulProblem {
+                dtype,
+                m,
+                tiles,
+                chunks: !tiles.gathered,
+                policy,
+            }),
+        });
+    };
+    let (unit, plane) = (Some(TierName::Unit), Some(TierName::Plane));
     for dtype in DType::ALL {
-        add("b4", TierName::Unit, dtype, 4, plain, true);
-        add(
-            "b3_gathered",
-            TierName::Unit,
-            dtype,
-            1,
-            WeightTiles {
-                bits: 3,
-                ..gathered
-            },
-            true,
-        );
+        add("b4", unit, dtype, 4, plain);
+        add("b3_gathered", unit, dtype, 1, b3_gathered);
     }
     for dtype in [DType::F16, DType::BF16] {
-        for m in [8, 16, 32, 64] {
-            add("b4", TierName::Plane, dtype, m, plain, true);
-            add("b4_zeros", TierName::Plane, dtype, m, zeros, true);
-        }
-        for m in [8, 64] {
-            add("b4_gathered", TierName::Plane, dtype, m, gathered, false);
-            add("b4_g32", TierName::Plane, dtype, m, halves, true);
-            for width in [2, 3, 8] {
-                add(
-                    &format!("b{width}_zeros"),
-                    TierName::Plane,
-                    dtype,
-                    m,
-                    bits(width),
-                    true,
-                );
+        for m in [8, 16, 32, 64, 128] {
+            for (label, tiles) in [("b4", plain), ("b4_zeros", zeros)] {
+                add(label, None, dtype, m, tiles);
+                if (32..128).contains(&m) {
+                    add(label, plane, dtype, m, tiles);
+                }
             }
         }
+        for m in [8, 128] {
+            add("b4_gathered", None, dtype, m, gathered);
+            add("b4_g32", None, dtype, m, halves);
+            for width in [2, 3, 8] {
+                add(&format!("b{width}_zeros"), None, dtype, m, bits(width));
+            }
+        }
+        add("b8_zeros", plane, dtype, 64, bits(8));
     }
 }
 

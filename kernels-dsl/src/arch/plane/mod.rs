@@ -19,3 +19,8 @@ pub use kernels::*;
 pub use matmul::*;
 pub use operands::*;
 pub use shape::*;
+
+pub(in crate::arch) use matmul::{
+    address_of, column_zeros, fence_device, lane_words, load_word, store_word,
+};
+pub(in crate::arch) use ptx::global_addr;

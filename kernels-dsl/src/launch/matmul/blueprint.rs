@@ -2,6 +2,7 @@
 
 use core::fmt;
 
+use crate::arch::hopper::HopperMatmulShape;
 use crate::arch::plane::PlaneMatmulShape;
 use crate::launch::{DType, TierName};
 use crate::quant::WeightTiles;
@@ -80,7 +81,7 @@ pub struct MatmulBlueprint {
     pub stages: usize,
     /// Rows of x consist of aligned chunks of 16 bytes.
     pub chunks: bool,
-    /// Rows of y consist of aligned pairs of elements.
+    /// n is even and rows of y consist of aligned pairs of elements.
     pub pairs: bool,
     /// Some rows of W are summed apart from others.
     pub split: bool,
@@ -112,12 +113,23 @@ impl MatmulBlueprint {
         }
     }
 
+    pub(crate) fn hopper_shape(&self) -> HopperMatmulShape {
+        HopperMatmulShape {
+            rows: self.rows as u32,
+            stages: self.stages as u32,
+            tiles: self.tiles,
+            split: self.split,
+            pairs: self.pairs,
+            ty: self.ptx_type(),
+        }
+    }
+
     /// Units of a cube.
     pub fn units(&self) -> usize {
         match self.tier {
             TierName::Unit => self.columns,
             TierName::Plane => self.plane_shape().units() as usize,
-            TierName::Hopper => self.columns + 128,
+            TierName::Hopper => self.hopper_shape().units() as usize,
         }
     }
 }
@@ -143,7 +155,8 @@ impl fmt::Display for MatmulBlueprint {
             (zeros, "zeros"),
             (halves, "g32"),
             (gathered, "gathered"),
-            (!self.chunks && self.tier != TierName::Unit, "scalar-x"),
+            (!self.chunks && self.tier == TierName::Plane, "scalar-x"),
+            (!self.chunks && self.tier == TierName::Hopper, "arranged-x"),
             (self.split, "split"),
             (self.wide, "wide"),
         ];

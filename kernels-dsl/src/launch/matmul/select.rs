@@ -23,7 +23,7 @@ pub struct MatmulKey {
     pub tiles: WeightTiles,
     /// Rows of x consist of aligned chunks of 16 bytes.
     pub chunks: bool,
-    /// Rows of y consist of aligned pairs of elements.
+    /// n is even and rows of y consist of aligned pairs of elements.
     pub pairs: bool,
     /// Largest element index of any tensor.
     pub reach: usize,
@@ -39,7 +39,7 @@ impl MatmulKey {
             rows: weights.rows,
             tiles: weights.tiles(),
             chunks: x.row_chunks() && weights.gather.is_none(),
-            pairs: out.row_pairs(),
+            pairs: out.row_pairs() && weights.n.is_multiple_of(2),
             reach: x.reach().max(out.reach()).max(words),
         }
     }
@@ -60,17 +60,29 @@ pub fn select_matmul(
     match policy.tier {
         Some(TierName::Unit) => Ok(unit(key, caps, policy, wide)),
         Some(TierName::Plane) => plane(key, caps, policy, wide),
-        Some(TierName::Hopper) => Err(lacks(
-            caps,
-            "tiers of matmul_quantized",
-            "hopper",
-            "unit, plane",
-        )),
+        Some(TierName::Hopper) => hopper(key, caps, policy, wide),
         None => match policy.fault {
             Some(_) => Ok(unit(key, caps, policy, wide)),
-            None => plane(key, caps, policy, wide).or_else(|_| Ok(unit(key, caps, policy, wide))),
+            None => fastest(key, caps, policy, wide),
         },
     }
+}
+
+/// Few rows only read the weights, which the plane tier does with less in between.
+fn fastest(
+    key: &MatmulKey,
+    caps: &Caps,
+    policy: &MatmulPolicy,
+    wide: bool,
+) -> Result<(MatmulBlueprint, usize), NotAvailable> {
+    const FEW: usize = 16;
+    let hopper = || hopper(key, caps, policy, wide);
+    let plane = || plane(key, caps, policy, wide);
+    let matrix = match key.m {
+        ..=FEW => plane().or_else(|_| hopper()),
+        _ => hopper().or_else(|_| plane()),
+    };
+    matrix.or_else(|_| Ok(unit(key, caps, policy, wide)))
 }
 
 fn lacks(
@@ -184,4 +196,76 @@ fn plane_splits(blocks: usize, k_blocks: usize, slots: usize) -> usize {
         return 1;
     }
     (slots / blocks.max(1)).min(k_blocks / 2).clamp(1, 32)
+}
+
+/// The Hopper tier: 16-bit elements on sm_90. x that TMA cannot address is arranged first.
+fn hopper(
+    key: &MatmulKey,
+    caps: &Caps,
+    policy: &MatmulPolicy,
+    wide: bool,
+) -> Result<(MatmulBlueprint, usize), NotAvailable> {
+    match caps.sm {
+        Some(90) => {}
+        Some(sm) => return Err(lacks(caps, "compute capability", 90, sm)),
+        None => return Err(lacks(caps, "compute capability", 90, "none")),
+    }
+    if key.dtype == DType::F32 {
+        return Err(lacks(caps, "hopper tier's dtypes", key.dtype, "f16, bf16"));
+    }
+    let rows = policy.rows.unwrap_or(match key.m {
+        ..=8 => 8,
+        ..=16 => 16,
+        ..=32 => 32,
+        ..=64 => 64,
+        _ => 128,
+    });
+    if !matches!(rows, 8 | 16 | 32 | 64 | 128) {
+        let takes = "8, 16, 32, 64, 128";
+        return Err(lacks(caps, "hopper tier's rows of x", rows, takes));
+    }
+    let of = |stages, split| MatmulBlueprint {
+        tier: TierName::Hopper,
+        dtype: key.dtype,
+        tiles: key.tiles,
+        rows,
+        columns: 256,
+        depth: 1,
+        stages,
+        chunks: key.chunks,
+        pairs: key.pairs,
+        split,
+        wide,
+        fault: policy.fault,
+    };
+    let bytes = |stages| of(stages, true).hopper_shape().smem_bytes() as usize;
+    let stages = (2..=16).rev().find(|&s| bytes(s) <= caps.shared_memory);
+    let Some(stages) = stages else {
+        let limit = "shared memory (bytes)";
+        return Err(lacks(caps, limit, bytes(2), caps.shared_memory));
+    };
+    let blocks = key.m.div_ceil(rows) * key.n.div_ceil(256);
+    let k_blocks = key.rows / TILE as usize;
+    let cubes = caps.multiprocessors.unwrap_or(132) as usize;
+    let splits = policy
+        .splits
+        .unwrap_or_else(|| hopper_splits(blocks, k_blocks, cubes))
+        .clamp(1, k_blocks.max(1));
+    let splits = if blocks > COUNTERS { 1 } else { splits };
+    if blocks * splits > u32::MAX as usize / 2 {
+        let limit = "blocks of a launch";
+        return Err(lacks(caps, limit, blocks * splits, u32::MAX / 2));
+    }
+    Ok((of(stages, splits > 1), splits))
+}
+
+/// Parts of the rows of W: those with which the cube that has most to do has least, a block's first
+/// loads and its store costing as much as 6 k-blocks, its partial sums 6 more.
+fn hopper_splits(blocks: usize, k_blocks: usize, cubes: usize) -> usize {
+    let cost = |splits: usize| {
+        let apart = if splits > 1 { 12 } else { 6 };
+        (blocks * splits).div_ceil(cubes) * (k_blocks.div_ceil(splits) + apart)
+    };
+    let most = (k_blocks / 4).clamp(1, 16);
+    (1..=most).min_by_key(|&splits| cost(splits)).unwrap_or(1)
 }

@@ -103,7 +103,7 @@ fn run_plane<'a, E: Float, L: Loader>(
 
 /// Global address of an optional buffer, 0 where there is none.
 #[cube]
-fn address_of(buffer: &ComptimeOption<Box<[u32]>>) -> u64 {
+pub(in crate::arch) fn address_of(buffer: &ComptimeOption<Box<[u32]>>) -> u64 {
     #[comptime]
     match buffer {
         ComptimeOption::Some(buffer) => plane::global_addr::<u32>(&buffer[0]),

@@ -12,3 +12,7 @@ mod tier;
 pub use kernel::*;
 pub use shape::*;
 pub use tier::*;
+
+pub(in crate::arch) use kernel::address_of;
+pub(in crate::arch) use ptx::{fence_device, load_word, store_word};
+pub(in crate::arch) use tier::{column_zeros, lane_words};

@@ -46,7 +46,7 @@ pub(super) fn ldmatrix2(from: u32) -> Vector<u32, Const<2>> {
 
 /// A word of shared memory.
 #[cube]
-pub(super) fn load_word(from: u32) -> u32 {
+pub(in crate::arch) fn load_word(from: u32) -> u32 {
     let o: u32;
     gpu_asm!("ld.shared.b32 {o}, [{a}];", o = out(_) o, a = in(_) val::<u32>(from));
     o
@@ -68,7 +68,7 @@ pub(super) fn store_pair(to: u32, a: f32, b: f32) {
 
 /// A word to shared memory.
 #[cube]
-pub(super) fn store_word(to: u32, a: u32) {
+pub(in crate::arch) fn store_word(to: u32, a: u32) {
     gpu_asm!("st.shared.b32 [{t}], {a};", t = in(_) val::<u32>(to), a = in(_) val::<u32>(a));
 }
 

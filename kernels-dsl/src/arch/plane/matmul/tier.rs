@@ -152,7 +152,7 @@ impl<'a, L: Loader> MatmulTier for PlaneMatmulTier<'a, L> {
         let mut weights = Array::<Vector<u32, Const<4>>>::new(strips);
         #[unroll]
         for s in 0..strips {
-            let zeros = column_zeros::<L>(block, comptime!(group * strips + s), tiles, ty);
+            let zeros = column_zeros::<L>(&block.zeros, comptime!(group * strips + s), tiles, ty);
             let first = comptime!(s * bits as usize);
             weights[s] = L::fragment(&block.words, &zeros, first, step, bits, ty);
         }
@@ -222,14 +222,14 @@ impl<'a, L: Loader> MatmulTier for PlaneMatmulTier<'a, L> {
 
 /// Constants of the zero points at `at`, or of the middle where none are stored.
 #[cube]
-fn column_zeros<L: Loader>(
-    block: &PlaneBlock,
+pub(in crate::arch) fn column_zeros<L: Loader>(
+    zeros: &Array<u32>,
     #[comptime] at: usize,
     #[comptime] tiles: crate::quant::WeightTiles,
     #[comptime] ty: &'static str,
 ) -> ColumnZeros {
     if comptime!(tiles.zeros) {
-        let pair = block.zeros[at];
+        let pair = zeros[at];
         L::zeros(
             pair & 0xFFu32,
             (pair >> 8u32) & 0xFFu32,
@@ -244,7 +244,7 @@ fn column_zeros<L: Loader>(
 
 /// The lane's `bits` words at `from` into `words[first..]`.
 #[cube]
-fn lane_words(
+pub(in crate::arch) fn lane_words(
     words: &mut Array<u32>,
     from: u32,
     #[comptime] first: usize,
