@@ -86,8 +86,9 @@ impl Loader for Int4 {
             #[unroll]
             for half in 0..2usize {
                 let w = if comptime!(half == 0) { word } else { high };
-                let even = (w & 0x000F_000Fu32) | 0x6400_6400u32;
-                let odd = (w & 0x00F0_00F0u32) | 0x6400_6400u32;
+                let magic = 0x6400_6400u32.runtime();
+                let even = pairs::select_bits(w, 0x000F_000Fu32.runtime(), magic);
+                let odd = pairs::select_bits(w, 0x00F0_00F0u32.runtime(), magic);
                 out.insert(comptime!(2 * half), pairs::sub(even, zeros.even));
                 out.insert(
                     comptime!(2 * half + 1),
@@ -98,7 +99,8 @@ impl Loader for Int4 {
             #[unroll]
             for i in 0..4usize {
                 let w = word >> comptime!(4 * i as u32);
-                let pair = (w & 0x000F_000Fu32) | 0x4300_4300u32;
+                let magic = 0x4300_4300u32.runtime();
+                let pair = pairs::select_bits(w, 0x000F_000Fu32.runtime(), magic);
                 let zero = if comptime!(i % 2 == 0) {
                     zeros.even
                 } else {

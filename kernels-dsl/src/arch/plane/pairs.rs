@@ -4,6 +4,14 @@ use cubecl::prelude::*;
 
 use crate::arch::hopper::ptx::{pack2, val};
 
+/// `(word & mask) | magic` in one instruction, which the compiler makes two of [PTX 9.7.8.7].
+#[cube]
+pub fn select_bits(word: u32, mask: u32, magic: u32) -> u32 {
+    let o: u32;
+    gpu_asm!("lop3.b32 {o}, {a}, {b}, {c}, 0xEA;", o = out(_) o, a = in(_) val::<u32>(word), b = in(_) val::<u32>(mask), c = in(_) val::<u32>(magic), options(pure, nomem));
+    o
+}
+
 /// a - b in f16 [PTX 9.7.4.2].
 #[cube]
 pub fn sub(a: u32, b: u32) -> u32 {

@@ -12,47 +12,110 @@ impl<'a> PlaneMatmul<'a> {
     /// Starts copying k-block `j` to its stage; nothing from `end` on.
     pub(super) fn copy_block(&self, j: u32, end: u32) {
         if j < end {
-            let stage = self.stage(j);
             let shape = comptime!(self.shape);
-            let [x, words, scales, zeros] = comptime!(shape.copies());
-            let units = comptime!(shape.units());
-            #[unroll]
-            for pass in 0..comptime!(shape.passes(words)) {
-                let chunk = UNIT_POS + comptime!(pass * units);
-                if comptime!((pass + 1) * units <= words) {
-                    self.copy_words(j, stage, chunk);
-                } else if chunk < words {
-                    self.copy_words(j, stage, chunk);
+            let stage = self.stage(j);
+            if comptime!(shape.even()) {
+                if j < self.whole {
+                    self.copy_whole_words(j, stage);
+                } else {
+                    self.copy_ragged_words(j, stage);
                 }
+            } else {
+                self.copy_ragged_words(j, stage);
             }
-            #[unroll]
-            for pass in 0..comptime!(shape.passes(scales)) {
-                let chunk = UNIT_POS + comptime!(pass * units);
-                if chunk < scales {
-                    let bytes = comptime!(shape.columns * 2);
-                    let from = self.scales_from;
-                    let to = stage + comptime!(shape.scales_at());
-                    self.copy_columns(j, to, from, chunk, bytes, 2u32);
+            self.copy_scales(j, stage);
+            if comptime!(shape.chunks) {
+                if j < self.whole {
+                    self.copy_whole_x(j, stage);
+                } else {
+                    self.copy_ragged_x(j, stage);
                 }
+            } else {
+                self.copy_ragged_x(j, stage);
             }
-            #[unroll]
-            for pass in 0..comptime!(shape.passes(zeros)) {
-                let chunk = UNIT_POS + comptime!(pass * units);
-                if chunk < zeros {
-                    let bytes = comptime!(shape.columns);
-                    let from = self.zeros_from;
-                    let to = stage + comptime!(shape.zeros_at());
-                    self.copy_columns(j, to, from, chunk, bytes, 1u32);
-                }
+        }
+    }
+
+    /// Codes of a k-block all of whose tiles exist.
+    fn copy_whole_words(&self, j: u32, stage: u32) {
+        let shape = comptime!(self.shape);
+        let run = comptime!(shape.run_bytes());
+        let to = stage + comptime!(shape.words_at()) + UNIT_POS * 16u32;
+        #[unroll]
+        for t in 0..comptime!(shape.tiles_n()) {
+            let first = (self.n_tile + t) as u64
+                * (self.sizes.k_tiles as u64 * comptime!(shape.tiles.tile_bytes() as u64));
+            let from = self.words_from + first + j as u64 * run as u64 + UNIT_POS as u64 * 16u64;
+            let steps = comptime!(shape.word_steps());
+            ptx::copy_steps(to + comptime!(t * run), from, 16u32.runtime(), steps);
+        }
+    }
+
+    /// x of a k-block all of whose columns exist.
+    fn copy_whole_x(&self, j: u32, stage: u32) {
+        let shape = comptime!(self.shape);
+        let line = UNIT_POS / 8u32;
+        let piece = UNIT_POS % 8u32;
+        let to = shared_chunk(stage, line, piece, 128u32);
+        let depth = j * comptime!(shape.planes_k) + line / comptime!(shape.rows);
+        let column = depth * TILE + piece * 8u32;
+        #[unroll]
+        for set in 0..comptime!(shape.row_sets()) {
+            let row =
+                self.row0 + line % comptime!(shape.rows) + comptime!(set * shape.pass_lines());
+            let at = self.sizes.x_offset
+                + row.min(self.sizes.m - 1u32) as usize * self.sizes.x_row
+                + column as usize;
+            let from = plane::global_addr::<u16>(&self.x[at]);
+            let bytes = select(row < self.sizes.m, 16u32, 0u32);
+            ptx::copy_steps(to, from, bytes, comptime!(shape.x_steps(set)));
+        }
+    }
+
+    fn copy_ragged_words(&self, j: u32, stage: u32) {
+        let shape = comptime!(self.shape);
+        let [_, words, _, _] = comptime!(shape.copies());
+        let units = comptime!(shape.units());
+        for pass in 0..comptime!(shape.passes(words)) {
+            let chunk = UNIT_POS + pass * units;
+            if chunk < words {
+                self.copy_words(j, stage, chunk);
             }
-            #[unroll]
-            for pass in 0..comptime!(shape.passes(x)) {
-                let chunk = UNIT_POS + comptime!(pass * units);
-                if comptime!((pass + 1) * units <= x) {
-                    self.copy_x(j, stage, chunk);
-                } else if chunk < x {
-                    self.copy_x(j, stage, chunk);
-                }
+        }
+    }
+
+    fn copy_ragged_x(&self, j: u32, stage: u32) {
+        let shape = comptime!(self.shape);
+        let [x, _, _, _] = comptime!(shape.copies());
+        let units = comptime!(shape.units());
+        for pass in 0..comptime!(shape.passes(x)) {
+            let chunk = UNIT_POS + pass * units;
+            if chunk < x {
+                self.copy_x(j, stage, chunk);
+            }
+        }
+    }
+
+    fn copy_scales(&self, j: u32, stage: u32) {
+        let shape = comptime!(self.shape);
+        let [_, _, scales, zeros] = comptime!(shape.copies());
+        let units = comptime!(shape.units());
+        #[unroll]
+        for pass in 0..comptime!(shape.passes(scales)) {
+            let chunk = UNIT_POS + comptime!(pass * units);
+            if chunk < scales {
+                let bytes = comptime!(shape.columns * 2);
+                let to = stage + comptime!(shape.scales_at());
+                self.copy_columns(j, to, self.scales_from, chunk, bytes, 2u32);
+            }
+        }
+        #[unroll]
+        for pass in 0..comptime!(shape.passes(zeros)) {
+            let chunk = UNIT_POS + comptime!(pass * units);
+            if chunk < zeros {
+                let bytes = comptime!(shape.columns);
+                let to = stage + comptime!(shape.zeros_at());
+                self.copy_columns(j, to, self.zeros_from, chunk, bytes, 1u32);
             }
         }
     }

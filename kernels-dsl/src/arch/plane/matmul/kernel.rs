@@ -8,7 +8,7 @@ use crate::arch::hopper::ptx as hopper;
 use crate::arch::plane::operands::keys_address;
 use crate::arch::plane::ptx as plane;
 use crate::launch::MatmulBlueprint;
-use crate::quant::{Int4, Integers, Loader, MatmulRoles, MatmulSizes, multiply_blocks};
+use crate::quant::{Int4, Integers, Loader, MatmulRoles, MatmulSizes, TILE, multiply_blocks};
 
 /// y [m, n] = x [m, k] W (+ bias `[n]`) on the plane tier: cube = one block of y over one part of the
 /// rows of W. `sums` [blocks, splits, rows, columns] and `counters` are used where there are splits;
@@ -60,6 +60,11 @@ fn run_plane<'a, E: Float, L: Loader>(
         Shared::new_aligned_slice(comptime!(shape.smem_bytes() as usize / 16), 128usize);
     let smem = hopper::smem_addr::<Vector<u32, Const<4>>>(&bytes[0]);
     let unit = sizes.unit(CUBE_POS as u32, comptime!(shape.planes_k));
+    let n_tile = unit.n_block * comptime!(shape.tiles_n());
+    let mut whole = sizes.k_tiles.min(sizes.k / TILE) / comptime!(shape.planes_k);
+    if n_tile + comptime!(shape.tiles_n()) > sizes.n_tiles {
+        whole = 0u32.runtime();
+    }
     let number = UNIT_POS / 32u32;
     let plane_k = number / comptime!(shape.planes_n());
     let mut ctx = PlaneMatmul::<'a> {
@@ -69,9 +74,10 @@ fn run_plane<'a, E: Float, L: Loader>(
         words_from: plane::global_addr::<u32>(&words[0]),
         scales_from: plane::global_addr::<u32>(&scales[0]),
         zeros_from: address_of(zeros),
+        whole,
         smem,
         row0: unit.m_block * comptime!(shape.rows),
-        n_tile: unit.n_block * comptime!(shape.tiles_n()),
+        n_tile,
         strip: number % comptime!(shape.planes_n()) * comptime!(shape.strips()),
         plane_k,
         x_at: plane_k * comptime!(shape.rows * 128) + keys_address(UNIT_POS % 32u32, 128u32),

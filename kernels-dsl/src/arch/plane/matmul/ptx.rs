@@ -11,6 +11,21 @@ pub(super) fn copy_part(to: u32, from: u64, bytes: u32) {
     gpu_asm!("cp.async.cg.shared.global.L2::128B [{a}], [{b}], 16, {c};", a = in(_) val::<u32>(to), b = in(_) val::<u64>(from), c = in(_) val::<u32>(bytes));
 }
 
+fn copies_text(steps: &[(u32, u32)]) -> String {
+    let copy = |(from, to): &(u32, u32)| {
+        format!("cp.async.cg.shared.global.L2::128B [%0+{to}], [%1+{from}], 16, %2;\n")
+    };
+    steps.iter().map(copy).collect()
+}
+
+/// Starts copying chunks at (bytes from `from`, bytes from `to`), or zeros where `bytes` is 0.
+/// SAFETY: as [`copy_part`].
+#[cube]
+pub(super) fn copy_steps(to: u32, from: u64, bytes: u32, #[comptime] steps: Vec<(u32, u32)>) {
+    let text = comptime!(copies_text(&steps));
+    gpu_asm!("{{ // {a} {b} {c}\n{text}}}", a = in(_) val::<u32>(to), b = in(_) val::<u64>(from), c = in(_) val::<u32>(bytes), text = const text);
+}
+
 /// d = a b + c, m16n8k16 [9.7.14.5.14]. SAFETY: executed by the whole plane in convergence.
 #[cube]
 pub(super) fn mma(

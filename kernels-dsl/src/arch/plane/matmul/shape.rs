@@ -129,6 +129,35 @@ impl PlaneMatmulShape {
         ]
         .map(|bytes| bytes / CHUNK)
     }
+    /// Whether every unit copies the same chunks of the codes of every column block.
+    pub fn even(self) -> bool {
+        (self.run_bytes() / CHUNK).is_multiple_of(self.units())
+    }
+    /// Rows of x that a unit copies chunks of.
+    pub fn row_sets(self) -> u32 {
+        (self.rows / self.pass_lines()).max(1)
+    }
+    /// Lines of 128 bytes that the units copy at a time.
+    pub fn pass_lines(self) -> u32 {
+        self.units() / 8
+    }
+    /// Bytes in memory and in the stage to a unit's chunks of the codes of a column block.
+    pub(super) fn word_steps(self) -> Vec<(u32, u32)> {
+        let passes = self.run_bytes() / CHUNK / self.units();
+        (0..passes)
+            .map(|pass| pass * self.units() * CHUNK)
+            .map(|offset| (offset, offset))
+            .collect()
+    }
+    /// Bytes in memory and in the stage to a unit's chunks of its `set`-th row of x.
+    pub(super) fn x_steps(self, set: u32) -> Vec<(u32, u32)> {
+        let (sets, lines) = (self.row_sets(), self.pass_lines());
+        let tiles = (lines / self.rows).max(1);
+        let passes = self.planes_k * self.rows / lines / sets;
+        (0..passes)
+            .map(|pass| (pass * tiles * 128, (pass * sets + set) * lines * 128))
+            .collect()
+    }
     /// How often every unit copies a chunk until `chunks` are copied.
     pub fn passes(self, chunks: u32) -> u32 {
         chunks.div_ceil(self.units())

@@ -23,6 +23,8 @@ pub struct PlaneMatmul<'a> {
     pub scales_from: u64,
     /// See `words_from`.
     pub zeros_from: u64,
+    /// k-blocks before this one have all their tiles and columns of x.
+    pub whole: u32,
     /// Shared address of the first stage.
     pub smem: u32,
     /// First row of x and y.
@@ -74,7 +76,6 @@ impl<'a, L: Loader> MatmulTier for PlaneMatmulTier<'a, L> {
         1usize
     }
     fn begin(ctx: &mut PlaneMatmul<'a>, start: u32, end: u32) {
-        #[unroll]
         for ahead in 0..comptime!(ctx.shape.stages - 1) {
             ctx.copy_block(start + ahead, end);
             plane::copies_commit();
