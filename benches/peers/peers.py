@@ -30,6 +30,7 @@ import os
 import sys
 import time
 
+import linear
 from problems import EXPECTED_CARD, EXPECTED_MATMUL, decode, expected, problem, suite
 
 ROUNDS = 3
@@ -141,7 +142,7 @@ def implementations(torch, device):
 class Peers:
     """Tensors of one problem at a time, and what has been measured."""
 
-    def __init__(self, seed, device):
+    def __init__(self, seed, device, marlin=None):
         import torch
 
         self.torch, self.seed, self.device = torch, seed, device
@@ -149,6 +150,8 @@ class Peers:
             raise RuntimeError("PyTorch sees no CUDA device")
         self.card = torch.cuda.get_device_name() if device == "cuda" else "cpu"
         self.implementations = implementations(torch, device)
+        self.linear = linear.implementations(torch, device, marlin)
+        self.linear_weights = None, None
         # What triton zeroes between launches.
         self.flush = torch.empty(256 << 20, dtype=torch.int8, device=device)
         self.current, self.tensors, self.launches = None, {}, {}
@@ -185,6 +188,8 @@ class Peers:
 
     def measure(self, problem, name):
         """One round; raises Refused where the peer does not take the problem."""
+        if problem.get("kind") == "linear":
+            return self.measure_linear(problem, name)
         peer = self.implementations[name]
         tensors = self.draw(problem, peer.layout)
         with peer.context():
@@ -200,6 +205,53 @@ class Peers:
         row = self.rows.setdefault((problem["name"], name), {"problem": problem, "rounds": []})
         row["rounds"].append(times)
         return times[0]
+
+    def measure_linear(self, problem, name):
+        """One round of passes over copies of the weights; the time of one product."""
+        torch, peer = self.torch, self.linear[name]
+        dtype = self.dtype(problem["dtype"])
+        key = name, problem["n"], problem["k"], problem["dtype"], problem["zeros"]
+        kept, weights = self.linear_weights
+        if kept != key:
+            self.free()
+            self.linear_weights = None, None
+            try:
+                weights = peer.weights(problem, dtype, self.device)
+            except ValueError as error:
+                raise Refused(str(error)) from error
+            self.linear_weights = key, weights
+        if (problem["name"], name) not in self.launches:
+            x = torch.randn(problem["m"], problem["k"], device=self.device).to(dtype)
+            out = torch.empty(problem["m"], problem["n"], dtype=dtype, device=self.device)
+            launches = peer.launches(x, weights, out)
+            launches[0]()
+            self.synchronize()
+
+            def rotate():
+                for launch in launches:
+                    launch()
+
+            self.launches[problem["name"], name] = self.captured(rotate), len(launches), x, out
+        rotate, copies, _, _ = self.launches[problem["name"], name]
+        median, fastest, number = self.round(rotate, flush=False)
+        times = median / copies, fastest / copies, number * copies
+        row = self.rows.setdefault((problem["name"], name), {"problem": problem, "rounds": []})
+        row["rounds"].append(times)
+        return times[0]
+
+    def finish_linear(self, problem):
+        epsilon = EPSILON[problem["dtype"]]
+        for (about, name), (rotate, _, x, out) in self.launches.items():
+            row = self.rows.get((about, name))
+            if row is not None and "worst" not in row:
+                rotate()
+                weights = self.linear_weights[1]
+                if self.linear_weights[0][0] != name:
+                    weights = self.linear[name].weights(problem, x.dtype, self.device)
+                    out.zero_()
+                    self.linear[name].launches(x, weights, out)[0]()
+                row["worst"] = linear.check(out, self.linear[name].exact(x, weights), epsilon)
+        self.launches = {}
 
     def captured(self, launch):
         """The launch as a CUDA graph: some peers' Python takes longer than their kernel, and the
@@ -224,25 +276,26 @@ class Peers:
         if self.device == "cuda":
             self.torch.cuda.synchronize()
 
-    def round(self, launch):
+    def round(self, launch, flush=True):
         """(median, fastest, number) of the seconds of a round's launches."""
         time.sleep(SETTLE)
         launch()
-        each = sum(self.windows(launch, 3)) / 3
+        each = sum(self.windows(launch, 3, flush)) / 3
         count = lambda seconds: int(min(max(seconds / each, 3), 1000))
         for _ in range(count(WARM_UP)):
             launch()
-        times = sorted(self.windows(launch, count(MEASURED)))
+        times = sorted(self.windows(launch, count(MEASURED), flush))
         return times[len(times) // 2], times[0], len(times)
 
-    def windows(self, launch, n):
+    def windows(self, launch, n, flush=True):
         """Seconds of n launches by the device's clock. Nothing waits before the last one."""
         if self.device != "cuda":
             return [timed(launch) for _ in range(n)]
         Event = self.torch.cuda.Event
         events = [(Event(enable_timing=True), Event(enable_timing=True)) for _ in range(n)]
         for start, end in events:
-            self.flush.zero_()
+            if flush:
+                self.flush.zero_()
             start.record()
             launch()
             end.record()
@@ -261,6 +314,8 @@ class Peers:
 
     def finish(self, problem):
         """Checks sampled rows of what was measured, then frees the problem."""
+        if problem.get("kind") == "linear":
+            return self.finish_linear(problem)
         for name, launch in self.launches.items():
             peer = self.implementations[name]
             with peer.context():
@@ -315,7 +370,8 @@ class Peers:
         self.matmul()
         rows = [self.row(name, row) for (_, name), row in self.rows.items()]
         rows += [self.matmul_row(dtype, rounds) for dtype, rounds in self.matmuls.items()]
-        versions = sorted({peer.version for peer in self.implementations.values()})
+        known = [*self.implementations.values(), *self.linear.values()]
+        versions = sorted({peer.version for peer in known})
         return {
             "version": ", ".join(versions),
             "backend": "peers",
@@ -326,9 +382,11 @@ class Peers:
 
     def row(self, implementation, row):
         problem = row["problem"]
-        before = expected(problem, implementation) if self.card == EXPECTED_CARD else None
+        of_linear = problem.get("kind") == "linear"
+        judged = self.card == EXPECTED_CARD and not of_linear
+        before = expected(problem, implementation) if judged else None
         worst = row.get("worst", 1e308)
-        peer = self.implementations[implementation]
+        peer = (self.linear if of_linear else self.implementations)[implementation]
         cell = {"layout": peer.layout, **{key: problem[key] for key in ("dtype", "mask")}}
         cell["problem"] = problem["name"]
         found = figures(row["rounds"], problem["flops"], before, cell, before is not None)
@@ -416,7 +474,7 @@ def answer(peers, request):
     raise ValueError(f"unknown op {op!r}")
 
 
-def serve(device):
+def serve(device, marlin):
     """Requests on stdin, answers on what was stdout; prints of libraries go to stderr."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -425,10 +483,10 @@ def serve(device):
         try:
             request = json.loads(line)
             if request["op"] == "hello":
-                peers = Peers(request["seed"], device)
+                peers = Peers(request["seed"], device, marlin)
                 found = [
                     {"name": name, "layout": peer.layout}
-                    for name, peer in peers.implementations.items()
+                    for name, peer in [*peers.implementations.items(), *peers.linear.items()]
                 ]
                 reply = {"implementations": found}
             else:
@@ -479,13 +537,14 @@ def main():
     parser.add_argument("--row", action="append", metavar="PATTERN", help="only problems whose name contains this (repeatable)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the inputs and of the drawn problems")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="cpu times PyTorch's own kernel")
+    parser.add_argument("--marlin", metavar="LIB", help="Marlin's shared library, for the suite w4a16 of flashcube bench")
     parser.add_argument("--list", action="store_true", help="print the problems as JSON, and run nothing")
     parser.add_argument("--serve", action="store_true", help="answer requests on stdin")
     arguments = parser.parse_args()
     if arguments.list:
         print(json.dumps(list(problems(arguments)), indent=2))
     elif arguments.serve:
-        serve(arguments.device)
+        serve(arguments.device, arguments.marlin)
     else:
         sys.exit(alone(arguments))
 

@@ -5,13 +5,15 @@ use std::collections::BTreeMap;
 use flashcube::attention::MaskWidth;
 use flashcube::{DType, PackFormat};
 use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use rand_distr::StandardNormal;
 
 use crate::array::{Array, Data, round_to};
 use crate::oracle;
 use crate::problem::{
-    Append, Attend, Decode, HadamardSizes, Memory, MergeSizes, PackedSizes, Problem, Task, Values,
+    Append, Attend, Decode, HadamardSizes, LinearSizes, Memory, MergeSizes, PackedSizes, Problem,
+    Task, Values,
 };
 
 /// The inputs of one problem, by name:
@@ -24,6 +26,7 @@ use crate::problem::{
 /// | append | k, v (the cache before), k_new, v_new, cos, sin |
 /// | merge_partials | outs, lses |
 /// | dequantize_int4 | qweight, qzeros, scales, g_idx |
+/// | w4a16 | x, words, scales, zeros, gather, bias |
 /// | hadamard_transform | x, signs |
 ///
 /// Scalars (scale, softcap, causal, windows) are fields of the problem's [`Task`].
@@ -44,6 +47,7 @@ impl Inputs {
             Task::Append(sizes) => draw.append(sizes),
             Task::Merge(sizes) => draw.merge(sizes),
             Task::Dequantize(sizes) => draw.packed(sizes),
+            Task::Linear(sizes) => draw.linear(sizes),
             Task::Hadamard(sizes) => draw.hadamard(sizes),
         }
         Self {
@@ -398,6 +402,72 @@ impl<'a> Draw<'a> {
             let g_idx = (0..p.k).map(|_| self.rng.random_range(0..groups)).collect();
             self.arrays
                 .insert("g_idx", Array::dense(&[p.k], Data::U32(g_idx)));
+        }
+    }
+
+    fn linear(&mut self, p: &LinearSizes) {
+        let dtype = self.problem.dtype;
+        let mut x = self.normals(p.m * p.k);
+        match self.problem.values {
+            // Beyond 6e4 an f16 ends.
+            Values::LargeLogits => x.iter_mut().for_each(|x| *x = (*x * 1e4).clamp(-6e4, 6e4)),
+            Values::Cancelling => {
+                for row in x.chunks_mut(p.k.max(1)) {
+                    let (first, second) = row.split_at_mut(p.k / 2);
+                    second.iter_mut().zip(first).for_each(|(b, a)| *b = -*a);
+                }
+            }
+            _ => {}
+        }
+        let x: Vec<f32> = x.iter().map(|&x| round_to(dtype, x) as f32).collect();
+        let x = Array::arranged(&[p.m, p.k], dtype, &x, self.problem.memory, 0);
+        let (rows, columns) = (p.rows(), p.n.next_multiple_of(64));
+        let words = (0..rows * columns / 32 * p.bits as usize)
+            .map(|_| self.rng.random())
+            .collect();
+        // Results stay finite in f16.
+        let spread = match self.problem.values {
+            Values::LargeLogits => 0.001,
+            _ => 0.02,
+        };
+        // Columns past the last one hold garbage, as do the rows.
+        let scales = (0..p.places())
+            .map(|at| {
+                match at % columns / 64 * 64 + at % 64 / 2 % 4 * 16 + at % 64 / 8 * 2 + at % 2 {
+                    column if column >= p.n => f32::NAN,
+                    _ => round_to(DType::F16, spread * self.normal()) as f32,
+                }
+            })
+            .collect();
+        let places = p.places();
+        self.arrays.extend([
+            ("x", x),
+            (
+                "words",
+                Array::dense(&[rows * columns / 32 * p.bits as usize], Data::U32(words)),
+            ),
+            ("scales", Array::floats(&[places], DType::F16, scales)),
+        ]);
+        if p.zeros {
+            let limit = 1u32 << p.bits;
+            let zeros = (0..places).map(|_| self.rng.random_range(0..limit) as u8);
+            let zeros = Data::U8(zeros.collect());
+            self.arrays.insert("zeros", Array::dense(&[places], zeros));
+        }
+        if p.gathered {
+            let mut gather: Vec<u32> = (0..rows as u32)
+                .map(|row| if (row as usize) < p.k { row } else { u32::MAX })
+                .collect();
+            gather.shuffle(&mut self.rng);
+            self.arrays
+                .insert("gather", Array::dense(&[rows], Data::U32(gather)));
+        }
+        if p.bias {
+            let bias: Vec<f32> = (0..p.n)
+                .map(|_| round_to(dtype, self.normal()) as f32)
+                .collect();
+            self.arrays
+                .insert("bias", Array::floats(&[p.n], dtype, bias));
         }
     }
 

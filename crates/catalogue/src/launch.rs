@@ -4,12 +4,13 @@ use cubecl::prelude::Client;
 use cubecl::server::Handle;
 use flashcube::{
     AttendBlueprint, AttendOptions, BoolMask, DType, DequantizeOptions, Error, HadamardOptions,
-    MergeOptions, PackedWeights, Policy, RuntimeFailure, Tensor,
+    LinearWeights, MatmulOptions, MatmulPolicy, MergeOptions, PackedWeights, Policy,
+    RuntimeFailure, Tensor,
 };
 
 use crate::array::{Array, Data, decode, layout};
 use crate::inputs::Inputs;
-use crate::problem::{Attend, HadamardSizes, Memory, PackedSizes, Problem, Task};
+use crate::problem::{Attend, HadamardSizes, LinearSizes, Memory, PackedSizes, Problem, Task};
 use crate::verdict::Outputs;
 
 /// A byte that no kernel writes by chance: two of them are a NaN in f16, bf16 and f32 alike.
@@ -72,6 +73,7 @@ pub(crate) fn launch_into(
         Task::Append(sizes) => run.append(sizes),
         Task::Merge(_) => run.merge(),
         Task::Dequantize(sizes) => run.dequantize(sizes),
+        Task::Linear(sizes) => run.linear(sizes, policy),
         Task::Hadamard(sizes) => run.hadamard(sizes),
     }
 }
@@ -205,6 +207,37 @@ impl Run<'_> {
         let weight = flashcube::dequantize_int4(self.client, &weights, &options)?;
         let mut launched = self.collect(&places, &[erase(&weight.out)])?;
         launched.blueprint = weight.blueprint.map(|b| b.to_string());
+        Ok(launched)
+    }
+
+    fn linear(&self, sizes: &LinearSizes, policy: Policy) -> Result<Launched, Error> {
+        let empty = Array::dense(&[0], Data::U32(Vec::new()));
+        let handle = |name: &str| self.upload(self.inputs.get(name).unwrap_or(&empty));
+        let optional = |name: &str| self.inputs.get(name).map(|array| self.upload(array));
+        let weights = LinearWeights {
+            bits: sizes.bits,
+            k: sizes.k,
+            n: sizes.n,
+            rows: sizes.rows(),
+            group: sizes.group,
+            words: handle("words"),
+            scales: handle("scales"),
+            zeros: optional("zeros"),
+            gather: optional("gather"),
+        };
+        let places = [self.place(0, self.problem.dtype, 0)];
+        let options = MatmulOptions {
+            bias: self.inputs.get("bias").map(|_| self.tensor("bias")),
+            out: places[0].tensor(),
+            policy: MatmulPolicy {
+                tier: policy.tier,
+                ..sizes.policy
+            },
+        };
+        let x = self.tensor::<2>("x");
+        let multiplied = flashcube::matmul_quantized(self.client, &x, &weights, &options)?;
+        let mut launched = self.collect(&places, &[erase(&multiplied.out)])?;
+        launched.blueprint = multiplied.blueprint.map(|b| b.to_string());
         Ok(launched)
     }
 

@@ -6,13 +6,16 @@ use flashcube::PackFormat;
 use flashcube::attention::RopePairs;
 use flashcube_reference as reference;
 use flashcube_reference::quant::int::{Format, Packed};
+use flashcube_reference::quant::tiled::{self, Tiled};
 use flashcube_reference::{Broadcast, Options, Output, Rounding, Tensor4};
 use half::f16;
 
 use crate::array::{Array, Data, round_to};
 use crate::bounds;
 use crate::inputs::Inputs;
-use crate::problem::{Append, Attend, HadamardSizes, MergeSizes, PackedSizes, Problem, Task};
+use crate::problem::{
+    Append, Attend, HadamardSizes, LinearSizes, MergeSizes, PackedSizes, Problem, Task,
+};
 
 /// One output: what it should be, and how far off it may be.
 #[derive(Debug, Clone, PartialEq)]
@@ -48,6 +51,7 @@ pub fn expected(problem: &Problem, inputs: &Inputs) -> Result<Vec<Expected>, ref
         Task::Backward(attend) => bounds::backward(problem, attend, inputs),
         Task::Merge(sizes) => merge(problem, sizes, inputs),
         Task::Dequantize(sizes) => dequantize(problem, sizes, inputs),
+        Task::Linear(sizes) => linear(problem, sizes, inputs),
         Task::Hadamard(sizes) => hadamard(problem, sizes, inputs),
     }
 }
@@ -347,6 +351,43 @@ fn dequantize(
         exact,
         bound,
     }])
+}
+
+fn linear(
+    problem: &Problem,
+    p: &LinearSizes,
+    inputs: &Inputs,
+) -> Result<Vec<Expected>, reference::Error> {
+    let wide =
+        |name: &str| -> Vec<f64> { inputs.values(name).iter().map(|&x| f64::from(x)).collect() };
+    let scales: Vec<f16> = inputs
+        .values("scales")
+        .iter()
+        .map(|&x| f16::from_f32(x))
+        .collect();
+    let zeros = match inputs.get("zeros").map(|array| &array.data) {
+        Some(Data::U8(zeros)) => Some(&zeros[..]),
+        _ => None,
+    };
+    let weight = Tiled {
+        bits: p.bits,
+        k: p.k,
+        n: p.n,
+        rows: p.rows(),
+        group: p.group,
+        words: inputs.get("words").map(Array::words).unwrap_or_default(),
+        scales: &scales,
+        zeros,
+        gather: inputs.get("gather").map(Array::words),
+    }
+    .dequantize()?;
+    let (x, bias) = (wide("x"), inputs.get("bias").map(|_| wide("bias")));
+    let mnk = [p.m, p.k, p.n];
+    let exact = tiled::linear(&x, &weight, bias.as_deref(), mnk)?;
+    let magnitude = |values: &[f64]| -> Vec<f64> { values.iter().map(|x| x.abs()).collect() };
+    let bias = bias.as_deref().map(magnitude);
+    let magnitudes = tiled::linear(&magnitude(&x), &magnitude(&weight), bias.as_deref(), mnk)?;
+    Ok(vec![bounds::linear(problem, p, exact, &magnitudes)])
 }
 
 fn hadamard(

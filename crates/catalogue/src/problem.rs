@@ -4,7 +4,7 @@ use core::fmt;
 use core::str::FromStr;
 
 use flashcube::attention::{MaskWidth, RopePairs, ScaledBy};
-use flashcube::{Alignment, DType, PackFormat, Policy, TierName};
+use flashcube::{Alignment, DType, MatmulPolicy, PackFormat, Policy, TierName};
 use flashcube_reference as reference;
 
 /// An operation of the library.
@@ -22,6 +22,8 @@ pub enum Kernel {
     MergePartials,
     /// [`flashcube::dequantize_int4`].
     DequantizeInt4,
+    /// [`flashcube::matmul_quantized`].
+    W4a16,
     /// [`flashcube::hadamard_transform`].
     HadamardTransform,
 }
@@ -38,13 +40,14 @@ pub struct UnknownKernel {
 
 impl Kernel {
     /// All of them.
-    pub const ALL: [Kernel; 7] = [
+    pub const ALL: [Kernel; 8] = [
         Kernel::AttendForward,
         Kernel::AttendBackward,
         Kernel::AttendDecode,
         Kernel::Append,
         Kernel::MergePartials,
         Kernel::DequantizeInt4,
+        Kernel::W4a16,
         Kernel::HadamardTransform,
     ];
 }
@@ -58,6 +61,7 @@ impl fmt::Display for Kernel {
             Kernel::Append => "append",
             Kernel::MergePartials => "merge_partials",
             Kernel::DequantizeInt4 => "dequantize_int4",
+            Kernel::W4a16 => "w4a16",
             Kernel::HadamardTransform => "hadamard_transform",
         })
     }
@@ -109,6 +113,8 @@ pub enum Task {
     Merge(MergeSizes),
     /// Unpacked weights: out.
     Dequantize(PackedSizes),
+    /// Product with packed weights: out.
+    Linear(LinearSizes),
     /// Walsh-Hadamard transform: out.
     Hadamard(HadamardSizes),
 }
@@ -267,6 +273,42 @@ pub struct PackedSizes {
     pub act_order: bool,
 }
 
+/// Sizes of a product y [m, n] = x [m, k] W.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LinearSizes {
+    /// Rows of x.
+    pub m: usize,
+    /// Columns of W.
+    pub n: usize,
+    /// Columns of x.
+    pub k: usize,
+    /// Bits of a code.
+    pub bits: u32,
+    /// Stored rows that share a scale: 32 or a multiple of 64.
+    pub group: usize,
+    /// Random zero points, else the middle one.
+    pub zeros: bool,
+    /// Rows are stored in random order, with holes.
+    pub gathered: bool,
+    /// A random bias.
+    pub bias: bool,
+    /// What selection is asked for.
+    pub policy: MatmulPolicy,
+}
+
+impl LinearSizes {
+    /// Stored rows.
+    pub fn rows(&self) -> usize {
+        let holes = if self.gathered { 5 } else { 0 };
+        (self.k + holes).next_multiple_of(64)
+    }
+
+    /// Scales, and zero points if there are any.
+    pub fn places(&self) -> usize {
+        self.rows().div_ceil(self.group) * self.n.next_multiple_of(64)
+    }
+}
+
 /// Sizes of a Hadamard transform of rows of n.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HadamardSizes {
@@ -307,6 +349,8 @@ pub enum Values {
     HiddenNan,
     /// Dequantize: every zero point 0, every code 1.
     ZeroPoints,
+    /// Products: the second half of every row of x is the first one's negative.
+    Cancelling,
 }
 
 /// How tensors lie in memory. Gaps of inputs hold NaN; gaps of outputs must not change.
@@ -336,6 +380,7 @@ impl Problem {
             Task::Append(_) => Kernel::Append,
             Task::Merge(_) => Kernel::MergePartials,
             Task::Dequantize(_) => Kernel::DequantizeInt4,
+            Task::Linear(_) => Kernel::W4a16,
             Task::Hadamard(_) => Kernel::HadamardTransform,
         }
     }
@@ -376,14 +421,21 @@ impl Problem {
                 at_least_1("group", p.group)?;
                 at_least_1("bits", p.bits as usize)
             }
+            Task::Linear(p) => {
+                at_least_1("group", p.group)?;
+                at_least_1("bits", p.bits as usize)
+            }
             Task::Hadamard(h) => at_least_1("n", h.n),
         }
     }
 
     /// The tier that must run it: the one its policy names, `unit` otherwise.
     pub fn tier(&self) -> TierName {
-        let policy = self.attend().map(|a| a.policy).unwrap_or_default();
-        policy.tier.unwrap_or(TierName::Unit)
+        let tier = match &self.task {
+            Task::Linear(sizes) => sizes.policy.tier,
+            _ => self.attend().and_then(|a| a.policy.tier),
+        };
+        tier.unwrap_or(TierName::Unit)
     }
 
     /// Outputs by name and shape, in the order of the operation's results.
@@ -407,6 +459,7 @@ impl Problem {
                 ("lse", vec![m.b, m.h, m.s]),
             ],
             Task::Dequantize(p) => vec![("out", vec![p.k, p.n])],
+            Task::Linear(p) => vec![("out", vec![p.m, p.n])],
             Task::Hadamard(h) => vec![("out", vec![h.rows, h.n])],
         }
     }

@@ -113,6 +113,7 @@ fn bindings(kernel: Kernel, feature: &str) -> usize {
         // Rotation's tables, those of the host and two of the device.
         Kernel::Append => 6,
         Kernel::AttendBackward => 9,
+        Kernel::W4a16 => 8,
         _ => 5,
     };
     let hooks = match feature {
@@ -139,7 +140,7 @@ pub struct Features {
 }
 
 /// What each kernel must show.
-pub const FEATURES: [Features; 7] = [
+pub const FEATURES: [Features; 8] = [
     Features {
         kernel: Kernel::AttendForward,
         single: &[
@@ -242,6 +243,12 @@ pub const FEATURES: [Features; 7] = [
             "strides",
         ],
         tiers: &[],
+    },
+    Features {
+        kernel: Kernel::W4a16,
+        single: &["empty"],
+        every: &["sizes", "bits", "gathered", "bias"],
+        tiers: &[("plane", TierName::Plane), ("hopper", TierName::Hopper)],
     },
     Features {
         kernel: Kernel::HadamardTransform,

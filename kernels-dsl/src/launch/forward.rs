@@ -281,7 +281,10 @@ unsafe fn query_map(q: &Tensor<4>, blueprint: &AttendBlueprint) -> TensorMapArg<
 ///
 /// # Safety
 /// The view must lie inside its buffer and satisfy [`Tensor::tma`].
-unsafe fn tensor_map<const N: usize>(t: &Tensor<N>, tile: [usize; N]) -> TensorMapArg<Tiled> {
+pub(crate) unsafe fn tensor_map<const N: usize>(
+    t: &Tensor<N>,
+    tile: [usize; N],
+) -> TensorMapArg<Tiled> {
     // Axes of length 0 or 1 keep whatever stride they have; the hardware wants a legal one.
     let filler = t.shape[N - 1].next_multiple_of(8);
     let strides: Vec<usize> = (0..N)

@@ -240,6 +240,26 @@ impl Tensor<3> {
     }
 }
 
+impl Tensor<2> {
+    /// Whether every row starts at a multiple of 16 bytes, none where another does.
+    pub(crate) fn row_chunks(&self) -> bool {
+        self.rows_start_at(16)
+    }
+
+    /// Whether every row starts at a multiple of two elements.
+    pub(crate) fn row_pairs(&self) -> bool {
+        self.rows_start_at(2 * self.dtype.size())
+    }
+
+    fn rows_start_at(&self, bytes: usize) -> bool {
+        let fits = |elements: usize| (elements * self.dtype.size()).is_multiple_of(bytes);
+        let start = self.handle.offset_start.unwrap_or(0);
+        fits(self.offset)
+            && start.is_multiple_of(bytes as u64)
+            && (self.shape[0] <= 1 || self.strides[0] > 0 && fits(self.strides[0]))
+    }
+}
+
 impl Tensor<4> {
     /// Whether every row consists of aligned chunks of 16 bytes: so do the last axis, the strides
     /// of axes longer than 1, and the start.

@@ -13,11 +13,13 @@
 mod arithmetic;
 mod backward;
 mod forward;
+mod linear;
 mod mixture;
 
 pub(crate) use arithmetic::Arithmetic;
 pub(crate) use backward::backward;
 pub(crate) use forward::forward;
+pub(crate) use linear::linear;
 pub(crate) use mixture::merge;
 
 use flashcube::DType;

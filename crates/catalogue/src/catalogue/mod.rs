@@ -4,6 +4,7 @@ mod append;
 mod attention;
 mod backward;
 mod decode;
+mod linear;
 mod matrix;
 mod models;
 mod packed;
@@ -33,6 +34,7 @@ pub fn problems() -> Vec<Problem> {
         rows::merge(),
         rows::hadamard(),
         packed::entries(),
+        linear::entries(),
         models::entries(),
     ];
     entries

@@ -11,6 +11,7 @@ mod measure;
 mod merge;
 mod peers;
 mod report;
+mod w4a16;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -63,7 +64,7 @@ pub(crate) struct BenchArgs {
     /// Seed of the inputs
     #[arg(long, value_name = "N", default_value_t = DEFAULT_SEED)]
     seed: u64,
-    /// The attention kernels' tier; the one selection picks when absent
+    /// The tier of attention and of w4a16; the one selection picks when absent
     #[arg(long, value_name = "T", value_parser = tier)]
     tier: Option<TierName>,
     /// Time other libraries in turns with ours: a script that speaks the protocol of benches/peers
@@ -80,7 +81,10 @@ pub(crate) struct BenchArgs {
         requires = "peers"
     )]
     python: OsString,
-    /// Start no further problem of attention_forward or decode after so many seconds, and fail at the end
+    /// Marlin's shared library, as a peer of the suite w4a16
+    #[arg(long, value_name = "LIB", requires = "peers")]
+    marlin: Option<PathBuf>,
+    /// Start no further problem of attention_forward, decode or w4a16 after so many seconds, and fail at the end
     #[arg(long, value_name = "SECONDS")]
     budget: Option<u64>,
     /// Print the problems that attention_forward, or --suite decode, has on a GPU as JSON, and run nothing
@@ -115,6 +119,8 @@ enum Suite {
     Dequantize,
     #[value(name = "hadamard")]
     Hadamard,
+    #[value(name = "w4a16")]
+    W4a16,
 }
 
 /// What one row does: its inputs are on the device when it is made. Bytes are what limits it.
@@ -164,7 +170,13 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
         tier: args.tier,
         budget: args.budget.map(Duration::from_secs),
         peers: match &args.peers {
-            Some(script) => Some(Peers::start(&args.python, script, &device, args.seed)?),
+            Some(script) => Some(Peers::start(
+                &args.python,
+                script,
+                &device,
+                args.seed,
+                args.marlin.as_deref(),
+            )?),
             None => None,
         },
         accuracy: Vec::new(),
@@ -185,6 +197,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
         Suite::Merge => merge::run(&mut bench),
         Suite::Dequantize => dequantize::run(&mut bench),
         Suite::Hadamard => hadamard::run(&mut bench),
+        Suite::W4a16 => w4a16::run(&mut bench),
     });
     // What was measured before something failed is kept.
     if let Some(path) = &args.peers_json {

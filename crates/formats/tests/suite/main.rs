@@ -7,3 +7,4 @@ mod golden;
 mod linear;
 mod round_trip;
 mod sizes;
+mod tiled;

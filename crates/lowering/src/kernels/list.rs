@@ -1,10 +1,10 @@
 //! The kernels that `flashcube lower --list` shows and the tests compile.
 
 use flashcube_kernels::attention::{IssueOrder, LogitFeatures, MaskWidth, ScaledBy, Side};
-use flashcube_kernels::quant::{PackFormat, Packing};
-use flashcube_kernels::{DType, Policy, RoleSplit, TierName};
+use flashcube_kernels::quant::{PackFormat, Packing, WeightTiles};
+use flashcube_kernels::{DType, MatmulPolicy, Policy, RoleSplit, TierName};
 
-use super::{AttendProblem, ListedKernel, Problem};
+use super::{AttendProblem, ListedKernel, MatmulProblem, Problem};
 
 /// Every listed kernel: each entry point of the library with each dtype, format and kind of mask.
 pub fn kernels() -> Vec<ListedKernel> {
@@ -14,6 +14,7 @@ pub fn kernels() -> Vec<ListedKernel> {
     attend_backward(&mut all);
     merge(&mut all);
     dequantize(&mut all);
+    matmul(&mut all);
     hadamard(&mut all);
     all
 }
@@ -312,6 +313,73 @@ fn merge(all: &mut Vec<ListedKernel>) {
             name: format!("merge_partials_{dtype}_d128"),
             problem: Problem::Merge { dtype, d_v: 128 },
         });
+    }
+}
+
+/// Every loader, and every block of rows of each tier.
+fn matmul(all: &mut Vec<ListedKernel>) {
+    let plain = WeightTiles {
+        bits: 4,
+        zeros: false,
+        halves: false,
+        gathered: false,
+    };
+    let zeros = WeightTiles {
+        zeros: true,
+        ..plain
+    };
+    let gathered = WeightTiles {
+        gathered: true,
+        ..zeros
+    };
+    let halves = WeightTiles {
+        halves: true,
+        ..zeros
+    };
+    let bits = |bits| WeightTiles { bits, ..zeros };
+    let b3_gathered = WeightTiles {
+        bits: 3,
+        ..gathered
+    };
+    let mut add = |label: &str, tier: Option<TierName>, dtype, m, tiles: WeightTiles| {
+        let policy = MatmulPolicy {
+            tier,
+            ..MatmulPolicy::default()
+        };
+        let suffix = tier.map_or(String::new(), |tier| format!("_{tier}"));
+        all.push(ListedKernel {
+            name: format!("w4a16_{label}_{dtype}_m{m}{suffix}"),
+            problem: Problem::Matmul(MatmulProblem {
+                dtype,
+                m,
+                tiles,
+                chunks: !tiles.gathered,
+                policy,
+            }),
+        });
+    };
+    let (unit, plane) = (Some(TierName::Unit), Some(TierName::Plane));
+    for dtype in DType::ALL {
+        add("b4", unit, dtype, 4, plain);
+        add("b3_gathered", unit, dtype, 1, b3_gathered);
+    }
+    for dtype in [DType::F16, DType::BF16] {
+        for m in [8, 16, 32, 64, 128] {
+            for (label, tiles) in [("b4", plain), ("b4_zeros", zeros)] {
+                add(label, None, dtype, m, tiles);
+                if (32..128).contains(&m) {
+                    add(label, plane, dtype, m, tiles);
+                }
+            }
+        }
+        for m in [8, 128] {
+            add("b4_gathered", None, dtype, m, gathered);
+            add("b4_g32", None, dtype, m, halves);
+            for width in [2, 3, 8] {
+                add(&format!("b{width}_zeros"), None, dtype, m, bits(width));
+            }
+        }
+        add("b8_zeros", plane, dtype, 64, bits(8));
     }
 }
 

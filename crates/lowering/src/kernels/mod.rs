@@ -9,11 +9,12 @@ use std::fmt;
 
 use flashcube_kernels::attention::Side;
 use flashcube_kernels::{
-    AttendBlueprint, DequantizeBlueprint, HadamardBlueprint, MergeBlueprint, TierName,
+    AttendBlueprint, DequantizeBlueprint, HadamardBlueprint, MatmulBlueprint, MergeBlueprint,
+    TierName,
 };
 
 pub use list::kernels;
-pub use problem::{AttendProblem, Problem};
+pub use problem::{AttendProblem, MatmulProblem, Problem};
 pub use target::cuda_caps;
 #[cfg(feature = "wgsl")]
 pub use target::wgsl_caps;
@@ -49,6 +50,8 @@ pub enum Blueprint {
     Merge(MergeBlueprint),
     /// `dequantize_int4`.
     Dequantize(DequantizeBlueprint),
+    /// `matmul_quantized`.
+    Matmul(MatmulBlueprint),
     /// `hadamard_transform`.
     Hadamard(HadamardBlueprint),
 }
@@ -122,6 +125,7 @@ impl Blueprint {
             | Blueprint::AttendDecode(blueprint)
             | Blueprint::AttendBackward(blueprint, _)
             | Blueprint::AttendDelta { blueprint, .. } => blueprint.tier,
+            Blueprint::Matmul(blueprint) => blueprint.tier,
             Blueprint::Merge(_) | Blueprint::Dequantize(_) | Blueprint::Hadamard(_) => {
                 TierName::Unit
             }
@@ -147,6 +151,11 @@ impl Blueprint {
             | Blueprint::AttendBackward(..)
             | Blueprint::AttendDelta { .. }
             | Blueprint::Merge(_) => &["FFMA|FFMA2"],
+            Blueprint::Matmul(blueprint) => match blueprint.tier {
+                TierName::Hopper => &["HGMMA", "UTMALDG", "UBLKCP", "SYNCS"],
+                TierName::Plane => &["HMMA", "LDSM", "LDGSTS", "LOP3"],
+                TierName::Unit => &["FFMA|FFMA2"],
+            },
             Blueprint::Dequantize(_) => &["FMUL|FMUL2"],
             Blueprint::Hadamard(_) => &["FADD|FADD2", "BAR"],
         };
@@ -206,6 +215,7 @@ impl fmt::Display for Blueprint {
             }
             Blueprint::Merge(blueprint) => blueprint.fmt(f),
             Blueprint::Dequantize(blueprint) => blueprint.fmt(f),
+            Blueprint::Matmul(blueprint) => blueprint.fmt(f),
             Blueprint::Hadamard(blueprint) => blueprint.fmt(f),
         }
     }

@@ -5,6 +5,7 @@
 mod forward;
 mod kernels;
 mod loads;
+mod matmul;
 mod operands;
 pub(in crate::arch) mod ptx;
 mod slots;
@@ -13,4 +14,5 @@ mod store;
 
 pub use forward::*;
 pub use kernels::*;
+pub use matmul::*;
 pub use operands::*;

@@ -12,7 +12,7 @@ use crate::arch::hopper::ptx::val;
 
 /// Global-window address of `x` [9.7.9.20 cvta].
 #[cube]
-pub(super) fn global_addr<T: CubePrimitive>(x: &T) -> u64 {
+pub(in crate::arch) fn global_addr<T: CubePrimitive>(x: &T) -> u64 {
     let ptr: *const T = x;
     let a: u64;
     // SAFETY: `x` lies in global memory, so its generic address converts.
