@@ -230,7 +230,11 @@ fn attend_decode(all: &mut Vec<ListedKernel>) {
                 group: 4,
                 ..attention(dtype, d, d, features)
             };
-            add(&format!("{suffix}_plane"), on(TierName::Plane, problem));
+            match features.codes {
+                None => add(&format!("{suffix}_plane"), on(TierName::Plane, problem)),
+                // Below sm_89 the unit tier decodes them.
+                Some(_) => add(suffix, problem),
+            }
         }
         add(suffix, attention(DType::F32, 64, 64, features));
     }

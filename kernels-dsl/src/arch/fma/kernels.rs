@@ -239,5 +239,11 @@ fn keys<'a, E: Float, N: Size>(
     } else {
         ComptimeOption::new_None()
     };
-    BlockView::<'a, E, N>::cached(data, layout, batch, head, first, rows, pages, codes, len)
+    let range = RowRange {
+        batch,
+        head,
+        first,
+        rows,
+    };
+    BlockView::<'a, E, N>::cached(data, layout, &range, pages, codes, len)
 }

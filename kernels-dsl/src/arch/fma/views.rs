@@ -29,6 +29,19 @@ pub struct BlockView<'a, E: Float, N: Size> {
     len: usize,
 }
 
+/// Rows `[first, first + rows)` of a head of a batch entry.
+#[derive(CubeType, Clone, Copy)]
+pub struct RowRange {
+    /// Batch entry.
+    pub batch: u32,
+    /// Head.
+    pub head: u32,
+    /// First row.
+    pub first: u32,
+    /// Rows.
+    pub rows: u32,
+}
+
 /// E4M3 codes in the place of elements, four a word.
 #[derive(CubeType)]
 pub struct CodedRows<'a> {
@@ -84,24 +97,21 @@ impl<'a, E: Float, N: Size> BlockView<'a, E, N> {
         }
     }
 
-    /// The `rows` rows of (batch, head) from `first` on, in pages where there are any (the layout's batch
+    /// The rows of `range`, in pages where there are any (the layout's batch
     /// entries are pages then), as codes where there are any.
     pub fn cached(
         data: &'a [Vector<E, N>],
         layout: &Layout,
-        batch: u32,
-        head: u32,
-        first: u32,
-        rows: u32,
+        range: &RowRange,
         pages: ComptimeOption<KeyPages<'a>>,
         codes: ComptimeOption<CodedRows<'a>>,
         #[comptime] len: usize,
     ) -> BlockView<'a, E, N> {
         BlockView::<'a, E, N> {
             data,
-            base: layout.base(batch, head) + first as usize * layout.row,
+            base: layout.base(range.batch, range.head) + range.first as usize * layout.row,
             stride: layout.row,
-            rows,
+            rows: range.rows,
             page_stride: layout.batch,
             pages,
             codes,

@@ -70,7 +70,7 @@ fn load_block(
             let last = (at.len_kv - 1u32) / rows * rows;
             row = row.min(last);
             entry = pages.page_of(row);
-            row = row % page;
+            row %= page;
         } else {
             row += at.first_kv;
         }
