@@ -86,6 +86,13 @@ impl Peers {
         Ok(peers)
     }
 
+    /// Those that attend.
+    pub(super) fn attention(&self) -> Vec<Implementation> {
+        let attends = |peer: &&Implementation| peer.layout != "linear";
+        let found = self.implementations.iter().filter(attends);
+        found.cloned().collect()
+    }
+
     /// One round of a problem.
     pub(super) fn measure(&mut self, implementation: &str, problem: &Value) -> Result<Answer> {
         self.ask(&json!({"op": "measure", "implementation": implementation, "problem": problem}))

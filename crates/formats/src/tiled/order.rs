@@ -43,7 +43,7 @@ impl Order {
     pub(super) fn of(weights: &IntWeights) -> Result<Self, FormatError> {
         let shape = weights.shape;
         product("words", &[shape.k, shape.n.next_multiple_of(TILE), 8])?;
-        let whole = shape.is_per_channel() || shape.group == 32 || shape.group % TILE == 0;
+        let whole = shape.is_per_channel() || shape.group == 32 || shape.group.is_multiple_of(TILE);
         if weights.g_idx.is_some() || !whole {
             return Self::gathered(weights);
         }

@@ -55,8 +55,8 @@ impl IntWeights {
         }
         let mut groups = 0..self.shape.groups;
         if !self.shape.is_per_channel() {
-            let end_fits = range.end == k || range.end % group == 0;
-            if range.start % group != 0 || !end_fits {
+            let end_fits = range.end == k || range.end.is_multiple_of(group);
+            if !range.start.is_multiple_of(group) || !end_fits {
                 let limit = "ends at the ends of groups";
                 let cut = format!("{range:?}");
                 return Err(FormatError::unsupported(
