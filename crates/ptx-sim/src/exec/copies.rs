@@ -75,7 +75,9 @@ impl Machine<'_> {
             });
         }
         // The addresses must be right now, whenever the bytes are fetched.
-        self.memory.load(from, &mut [0; 16][..count as usize])?;
+        if count > 0 {
+            self.memory.load(from, &mut [0; 16][..count as usize])?;
+        }
         shared.begin_write(to, *bytes as usize, &warp.know, Some(warp.id))?;
         warp.copies[lane].open.push(Chunk {
             to,
@@ -96,8 +98,10 @@ impl Machine<'_> {
         lane: usize,
     ) -> Result<(), Fault> {
         let mut data = [0; 16];
-        self.memory
-            .load(chunk.from, &mut data[..chunk.read as usize])?;
+        if chunk.read > 0 {
+            let wanted = &mut data[..chunk.read as usize];
+            self.memory.load(chunk.from, wanted)?;
+        }
         let epoch = Epoch {
             component: warp as u16,
             time,

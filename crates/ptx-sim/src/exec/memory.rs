@@ -28,7 +28,16 @@ impl Machine<'_> {
                 let whole = bytes * dsts.len();
                 for lane in lanes(active) {
                     let place = self.place(warp, *space, *addr, lane)?;
-                    self.load(warp, lane, place, &mut data[..whole])?;
+                    match self.load(warp, lane, place, &mut data[..whole]) {
+                        // Compilers load ahead of the branch that decides whether the value counts.
+                        Err(Fault::Uninitialised { .. }) => {
+                            for dst in dsts.iter().flatten() {
+                                warp.poison(*dst, lane);
+                            }
+                            continue;
+                        }
+                        outcome => outcome?,
+                    }
                     for (dst, raw) in dsts.iter().zip(data.chunks(bytes)) {
                         let mut value = [0; 8];
                         value[..bytes].copy_from_slice(raw);

@@ -91,6 +91,8 @@ pub(crate) struct Warp {
     registers: Vec<u64>,
     written: Vec<u32>,
     bits: Vec<u32>,
+    /// (register, lane) that the current load found unwritten.
+    poisoned: Vec<(u32, usize)>,
     owners: Vec<Owner>,
     owned: usize,
     /// Registers changed since the last wgmma.fence.
@@ -242,6 +244,13 @@ impl Warp {
             self.written[register as usize] |= active;
             self.changed[register as usize] = true;
         }
+        for (register, lane) in std::mem::take(&mut self.poisoned) {
+            self.written[register as usize] &= !(1 << lane);
+        }
+    }
+    /// The register holds nothing: using it is a fault, having loaded it is none.
+    pub(super) fn poison(&mut self, register: u32, lane: usize) {
+        self.poisoned.push((register, lane));
     }
 
     pub(super) fn access(&self, lane: usize) -> Access<'_> {
