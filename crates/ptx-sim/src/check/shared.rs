@@ -263,6 +263,11 @@ impl Shared {
         Ok(())
     }
 
+    /// The word's last write was not one by the generic proxy.
+    pub(crate) fn not_generic(&mut self, at: u32) {
+        self.words[at as usize / 4].generic = false;
+    }
+
     /// Read, change and write in one step.
     pub(crate) fn atomic(
         &mut self,

@@ -241,7 +241,7 @@ impl Machine<'_> {
     ) -> Result<(), Fault> {
         for target in targets {
             self.aligned_box(target.to, align)?;
-            self.object(target.bar_cube, target.bar)?;
+            self.known_object(warp, target.bar_cube, target.bar)?;
             self.cubes[target.cube].shared.begin_write(
                 target.to,
                 bytes as usize,

@@ -110,7 +110,8 @@ impl Machine<'_> {
             chunk.to,
             &data[..chunk.bytes as usize],
             epoch,
-            true,
+            // Triton lets wgmma and tcgen05.mma read what cp.async brought without a proxy fence, and hardware agrees.
+            false,
             lane as u8,
         );
         Ok(())

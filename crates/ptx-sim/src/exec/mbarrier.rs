@@ -27,6 +27,8 @@ pub(super) struct Mbarrier {
     known: Knowledge,
     /// Its clock's component: time n + 1 is the end of phase n.
     component: usize,
+    /// Who made it, and when.
+    made: Epoch,
 }
 
 impl fmt::Display for Mbarrier {
@@ -141,6 +143,20 @@ impl Machine<'_> {
             })
     }
 
+    /// The object's initialisation comes before what the warp does now.
+    pub(super) fn known_object(&mut self, warp: &Warp, cube: usize, at: u32) -> Result<(), Fault> {
+        let made = self.object(cube, at)?.made;
+        if warp.know.knows(made.component as usize, made.time) {
+            return Ok(());
+        }
+        Err(Fault::Race {
+            space: "shared",
+            address: u64::from(at | self.base(cube)),
+            access: "use of the mbarrier",
+            earlier: format!("initialisation by warp {}", made.component),
+        })
+    }
+
     /// Changes an object; what goes wrong is a fault of its address.
     fn change<T>(
         &mut self,
@@ -163,6 +179,9 @@ impl Machine<'_> {
     ) -> Result<(), Fault> {
         let base = self.base(warp.cube);
         let read = |warp: &Warp, src| warp.get(src, lane, base);
+        if !matches!(op, Mbar::Init { .. }) {
+            self.known_object(warp, cube, at)?;
+        }
         match op {
             Mbar::Init { count } => {
                 let count = read(warp, *count) as u32;
@@ -243,6 +262,10 @@ impl Machine<'_> {
                 coming: Knowledge::default(),
                 known: Knowledge::default(),
                 component,
+                made: Epoch {
+                    component: warp.id as u16,
+                    time: warp.know.time(warp.id),
+                },
             },
         );
         Ok(())
@@ -295,6 +318,7 @@ impl Machine<'_> {
         let mut results = [false; 32];
         for lane in lanes(active) {
             let (cube, at) = self.mbarrier_place(warp, addr, space, lane)?;
+            self.known_object(warp, cube, at)?;
             let object = self.object(cube, at)?;
             let now = object.phase;
             let (over, wanted) = match phase {

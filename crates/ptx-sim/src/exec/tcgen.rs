@@ -70,6 +70,10 @@ impl Machine<'_> {
                     return Ok(Flow::Wait(Wait::Allocation));
                 };
                 self.store(warp, lane, place, &first.to_le_bytes())?;
+                if let Place::Shared { cube, at } = place {
+                    // No ordinary store: an asynchronous copy may overwrite it without a proxy fence.
+                    self.cubes[cube].shared.not_generic(at);
+                }
             }
             Tcgen::Dealloc { addr, columns, .. } => {
                 let first = self.uniform(warp, active, *addr)? as u32;
