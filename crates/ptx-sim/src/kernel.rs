@@ -51,8 +51,9 @@ impl Kernel {
             Some(name) => module.entries.iter().find(|entry| entry.name == name),
             None => module.entries.first(),
         };
-        let entry = entry
-            .ok_or_else(|| SimError::launch(name.unwrap_or("?"), "the module has no such kernel"))?;
+        let entry = entry.ok_or_else(|| {
+            SimError::launch(name.unwrap_or("?"), "the module has no such kernel")
+        })?;
         let layout = Layout::new(module, entry);
         let code = decode(module, entry, &layout.symbols)?;
         let uses = code.iter().map(registers_of).collect();

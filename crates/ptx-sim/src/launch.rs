@@ -226,7 +226,10 @@ fn params(kernel: &Kernel, launch: &Launch, memory: &Memory) -> Result<Params> {
         if data.len() != bytes {
             return Err(SimError::launch(
                 &kernel.name,
-                format!("argument {i} has {} bytes, the parameter {bytes}", data.len()),
+                format!(
+                    "argument {i} has {} bytes, the parameter {bytes}",
+                    data.len()
+                ),
             ));
         }
         params.bytes[at..at + bytes].copy_from_slice(&data);

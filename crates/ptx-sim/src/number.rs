@@ -216,8 +216,12 @@ impl Format {
         }
         let bias = (1i32 << (e - 1)) - 1;
         // Ue8m0 has no zero and no subnormals.
-        let lowest = if self == Format::Ue8m0 { -127 } else { 1 - bias };
-        let exponent = exponent_of(value).max(lowest);
+        let lowest = if self == Format::Ue8m0 {
+            -127
+        } else {
+            1 - bias
+        };
+        let mut exponent = exponent_of(value).max(lowest);
         let unit = exponent - m as i32;
         let scaled = value * power_of_two(-unit / 2) * power_of_two(-unit - (-unit / 2));
         let mut whole = scaled.floor();
@@ -225,6 +229,12 @@ impl Format {
         let mut below = rest;
         if residual < 0.0 && rest == 0.0 && whole > 0.0 {
             // The exact value lies just under a representable one.
+            let hidden = f64::from(1u32 << m);
+            if whole == hidden && exponent > lowest {
+                // A power of two: below it the units are half as large.
+                exponent -= 1;
+                whole = 2.0 * hidden;
+            }
             whole -= 1.0;
             below = 1.0;
         }
@@ -232,9 +242,11 @@ impl Format {
         let half = if below == 1.0 {
             std::cmp::Ordering::Greater
         } else {
-            below
-                .total_cmp(&0.5)
-                .then(residual.partial_cmp(&0.0).unwrap_or(std::cmp::Ordering::Equal))
+            below.total_cmp(&0.5).then(
+                residual
+                    .partial_cmp(&0.0)
+                    .unwrap_or(std::cmp::Ordering::Equal),
+            )
         };
         let odd = whole % 2.0 == 1.0;
         let up = match rounding {
@@ -252,8 +264,16 @@ impl Format {
         let hidden = 1u64 << m;
         // A carry out of the significand moves to the next exponent by plain addition.
         let biased = (exponent - lowest) as u64;
-        let bits = if count < hidden { count } else { (biased << m) + count };
-        Some(if self == Format::Tf32 { bits << 13 } else { bits })
+        let bits = if count < hidden {
+            count
+        } else {
+            (biased << m) + count
+        };
+        Some(if self == Format::Tf32 {
+            bits << 13
+        } else {
+            bits
+        })
     }
 }
 
@@ -354,19 +374,36 @@ mod tests {
     fn overflow_saturates_or_becomes_what_the_format_has() {
         let big = 1e30;
         assert_eq!(Format::E4m3.encode(big, 0.0, Rounding::Nearest, true), 0x7e);
-        assert_eq!(Format::E4m3.encode(-big, 0.0, Rounding::Nearest, false), 0xff);
-        assert_eq!(Format::E5m2.encode(big, 0.0, Rounding::Nearest, false), 0x7c);
+        assert_eq!(
+            Format::E4m3.encode(-big, 0.0, Rounding::Nearest, false),
+            0xff
+        );
+        assert_eq!(
+            Format::E5m2.encode(big, 0.0, Rounding::Nearest, false),
+            0x7c
+        );
         assert_eq!(Format::E2m1.encode(-big, 0.0, Rounding::Nearest, true), 0xf);
-        assert_eq!(Format::F16.encode(65520.0, 0.0, Rounding::Nearest, false), 0x7c00);
-        assert_eq!(Format::F16.encode(65519.0, 0.0, Rounding::Nearest, false), 0x7bff);
-        assert_eq!(Format::F32.encode(1e300, 0.0, Rounding::Zero, false), 0x7f7f_ffff);
+        assert_eq!(
+            Format::F16.encode(65520.0, 0.0, Rounding::Nearest, false),
+            0x7c00
+        );
+        assert_eq!(
+            Format::F16.encode(65519.0, 0.0, Rounding::Nearest, false),
+            0x7bff
+        );
+        assert_eq!(
+            Format::F32.encode(1e300, 0.0, Rounding::Zero, false),
+            0x7f7f_ffff
+        );
     }
 
     #[test]
     fn f32_agrees_with_the_hardware_conversion() {
         let mut state = 1u64;
         for _ in 0..100_000 {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            state = state
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
             let value = f64::from_bits(state);
             if value.is_nan() {
                 continue;
@@ -376,7 +413,8 @@ mod tests {
             assert_eq!(slow, direct);
             // The general path, reached through a residual that changes nothing.
             if value.abs() < 1e38 && value.abs() > 1e-40 {
-                let down = f32::from_bits(Format::F32.encode(value, 0.0, Rounding::Down, false) as u32);
+                let down =
+                    f32::from_bits(Format::F32.encode(value, 0.0, Rounding::Down, false) as u32);
                 let up = f32::from_bits(Format::F32.encode(value, 0.0, Rounding::Up, false) as u32);
                 assert!(f64::from(down) <= value && value <= f64::from(up));
                 assert!(up == down || up == down.next_up());

@@ -107,7 +107,9 @@ impl TensorMap {
             return Err(format!("box dimension {size}: 1 to 256 are legal"));
         }
         if let Some(stride) = self.strides.iter().find(|&&s| s % 16 != 0 || s >= 1 << 40) {
-            return Err(format!("stride {stride}: multiples of 16 below 2^40 are legal"));
+            return Err(format!(
+                "stride {stride}: multiples of 16 below 2^40 are legal"
+            ));
         }
         if let Some(step) = self.steps.iter().find(|&&step| step == 0 || step > 8) {
             return Err(format!("element stride {step}: 1 to 8 are legal"));
@@ -120,9 +122,9 @@ impl TensorMap {
             return Err(format!("inner box of {inner} bytes: multiples of 16"));
         }
         match self.swizzle.span() {
-            Some(span) if inner > span => {
-                Err(format!("inner box of {inner} bytes: at most {span} with this swizzle"))
-            }
+            Some(span) if inner > span => Err(format!(
+                "inner box of {inner} bytes: at most {span} with this swizzle"
+            )),
             _ => Ok(()),
         }
     }
@@ -149,8 +151,8 @@ impl TensorMap {
                 for axis in 1..rank {
                     let index = rest % self.tile[axis];
                     rest /= self.tile[axis];
-                    let at = i64::from(coords[axis])
-                        + i64::from(index) * i64::from(self.steps[axis]);
+                    let at =
+                        i64::from(coords[axis]) + i64::from(index) * i64::from(self.steps[axis]);
                     exists &= at >= 0 && at < self.dims[axis] as i64;
                     address = address.wrapping_add(at.wrapping_mul(self.strides[axis - 1] as i64));
                 }

@@ -63,7 +63,9 @@ pub enum Fault {
         earlier: String,
     },
     /// An asynchronous access to what ordinary stores wrote, without a proxy fence.
-    #[error("shared address {address:#x}, written by ordinary stores, is accessed asynchronously without fence.proxy.async")]
+    #[error(
+        "shared address {address:#x}, written by ordinary stores, is accessed asynchronously without fence.proxy.async"
+    )]
     MissingProxyFence {
         /// Address.
         address: u64,

@@ -307,7 +307,12 @@ impl Shared {
             });
         }
         for word in start / 4..(start + bytes).div_ceil(4) {
-            self.async_order(word, bytes_of(word, start, bytes), know, "asynchronous read")?;
+            self.async_order(
+                word,
+                bytes_of(word, start, bytes),
+                know,
+                "asynchronous read",
+            )?;
         }
         Ok(())
     }
@@ -377,12 +382,23 @@ impl Shared {
         let start = at as usize;
         for chunk in start / 16..(start + bytes).div_ceil(16) {
             let count = &mut self.writers[chunk];
-            *count = if take { *count + 1 } else { count.saturating_sub(1) };
+            *count = if take {
+                *count + 1
+            } else {
+                count.saturating_sub(1)
+            };
         }
     }
 
     /// The write is done: its epoch is `at`.
-    pub(crate) fn finish_write(&mut self, at: u32, data: &[u8], epoch: Epoch, generic: bool, lane: u8) {
+    pub(crate) fn finish_write(
+        &mut self,
+        at: u32,
+        data: &[u8],
+        epoch: Epoch,
+        generic: bool,
+        lane: u8,
+    ) {
         let start = at as usize;
         self.own(at, data.len(), false);
         self.bytes[start..start + data.len()].copy_from_slice(data);
@@ -401,7 +417,11 @@ impl Shared {
     /// An unfinished instruction reads the 16 bytes at `at`, or no longer does.
     pub(crate) fn hold(&mut self, at: u32, hold: bool) {
         let count = &mut self.readers[at as usize / 16];
-        *count = if hold { *count + 1 } else { count.saturating_sub(1) };
+        *count = if hold {
+            *count + 1
+        } else {
+            count.saturating_sub(1)
+        };
     }
 
     /// A finished asynchronous read counts as one by `warp`.

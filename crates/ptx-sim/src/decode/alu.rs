@@ -32,8 +32,12 @@ pub(crate) enum Kind {
     Shl,
     Shr,
     /// Funnel shifts.
-    ShfLeft { wrap: bool },
-    ShfRight { wrap: bool },
+    ShfLeft {
+        wrap: bool,
+    },
+    ShfRight {
+        wrap: bool,
+    },
     Select,
     BitExtract,
     BitInsert,
@@ -42,7 +46,9 @@ pub(crate) enum Kind {
     Clz,
     Permute,
     Lop3(u8),
-    Dp4a { signed: bool },
+    Dp4a {
+        signed: bool,
+    },
     Rcp,
     Sqrt,
     Rsqrt,
@@ -51,11 +57,17 @@ pub(crate) enum Kind {
     Sin,
     Cos,
     Tanh,
-    Convert { from: Ty },
+    Convert {
+        from: Ty,
+    },
     /// Two values, the second one into the low half.
-    ConvertPair { from: Format },
+    ConvertPair {
+        from: Format,
+    },
     /// Four values, each a quarter; the last one lowest.
-    ConvertQuad { from: Format },
+    ConvertQuad {
+        from: Format,
+    },
 }
 
 /// An operation with its modifiers.

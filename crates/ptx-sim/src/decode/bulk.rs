@@ -201,12 +201,7 @@ fn tensor(c: &mut Cursor) -> Decoded {
     }))
 }
 
-fn checked(
-    rank: usize,
-    map: Addr,
-    coords: Vec<super::op::Src>,
-    smem: Addr,
-) -> Decoded<TensorCopy> {
+fn checked(rank: usize, map: Addr, coords: Vec<super::op::Src>, smem: Addr) -> Decoded<TensorCopy> {
     if coords.len() != rank {
         return Err(format!("{rank} coordinates are wanted"));
     }

@@ -207,12 +207,9 @@ impl<'a> Cursor<'a> {
             Operand::Not(register) => Src::Not(*register),
             Operand::Literal { bits, float } => Src::Imm(literal(*bits, *float, ty)?),
             Operand::Decimal(value) => match ty {
-                Ty::F(format) => Src::Imm(format.encode(
-                    *value,
-                    0.0,
-                    crate::number::Rounding::Nearest,
-                    false,
-                )),
+                Ty::F(format) => {
+                    Src::Imm(format.encode(*value, 0.0, crate::number::Rounding::Nearest, false))
+                }
                 _ => return Err(format!("{value} is no value of this type")),
             },
             Operand::Symbol(name, offset) => self.symbol(name, *offset)?,

@@ -69,7 +69,11 @@ pub(super) fn f32_op(alu: &Alu, s: [u64; 4]) -> u64 {
         _ => a,
     };
     let value = if alu.sat {
-        if value.is_nan() { 0.0 } else { value.clamp(0.0, 1.0) }
+        if value.is_nan() {
+            0.0
+        } else {
+            value.clamp(0.0, 1.0)
+        }
     } else {
         value
     };
@@ -99,9 +103,17 @@ fn extreme(alu: &Alu, x: f64, y: f64) -> f64 {
         };
     }
     let sign = x.is_sign_negative() ^ y.is_sign_negative();
-    let (l, r) = if alu.xorsign { (x.abs(), y.abs()) } else { (x, y) };
+    let (l, r) = if alu.xorsign {
+        (x.abs(), y.abs())
+    } else {
+        (x, y)
+    };
     let smaller = l.total_cmp(&r).is_lt();
-    let pick = if smaller == (alu.kind == Kind::Min) { l } else { r };
+    let pick = if smaller == (alu.kind == Kind::Min) {
+        l
+    } else {
+        r
+    };
     if alu.xorsign && sign { -pick } else { pick }
 }
 
@@ -155,7 +167,10 @@ pub(super) fn narrow_op(alu: &Alu, format: Format, s: [u64; 4]) -> u64 {
 pub(super) fn convert(alu: &Alu, from: Ty, bits: u64) -> u64 {
     match (from, alu.ty) {
         (Ty::F2(narrow), Ty::F2(to)) => {
-            let wide = narrow.bits().next_power_of_two().max(if narrow.bits() == 6 { 8 } else { 4 });
+            let wide = narrow
+                .bits()
+                .next_power_of_two()
+                .max(if narrow.bits() == 6 { 8 } else { 4 });
             let (low, high) = (zero_extend(bits, wide), zero_extend(bits >> wide, wide));
             let one = |value: u64| float_to_float(alu, narrow, to, value);
             let step = pair_step(to);
@@ -209,7 +224,11 @@ fn float_to_float(alu: &Alu, from: Format, to: Format, bits: u64) -> u64 {
         value = round_integral(value, alu.rounding.unwrap_or(Rounding::Nearest));
     }
     if alu.sat && matches!(to, Format::F32 | Format::F16 | Format::F64) {
-        value = if value.is_nan() { 0.0 } else { value.clamp(0.0, 1.0) };
+        value = if value.is_nan() {
+            0.0
+        } else {
+            value.clamp(0.0, 1.0)
+        };
     }
     narrow(alu, to, value)
 }

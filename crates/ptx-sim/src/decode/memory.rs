@@ -14,9 +14,28 @@ const ORDER: [&str; 12] = [
     "gpu", "sys", "sc",
 ];
 const CACHE: [&str; 22] = [
-    "nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "L1::evict_normal", "L1::evict_unchanged",
-    "L1::evict_first", "L1::evict_last", "L1::no_allocate", "L2::evict_normal", "L2::evict_first",
-    "L2::evict_last", "L2::64B", "L2::128B", "L2::256B", "L2::cache_hint", "noftz", "unified",
+    "nc",
+    "ca",
+    "cg",
+    "cs",
+    "lu",
+    "cv",
+    "wb",
+    "wt",
+    "L1::evict_normal",
+    "L1::evict_unchanged",
+    "L1::evict_first",
+    "L1::evict_last",
+    "L1::no_allocate",
+    "L2::evict_normal",
+    "L2::evict_first",
+    "L2::evict_last",
+    "L2::64B",
+    "L2::128B",
+    "L2::256B",
+    "L2::cache_hint",
+    "noftz",
+    "unified",
 ];
 
 fn space(c: &mut Cursor) -> AddrSpace {

@@ -81,16 +81,32 @@ pub(crate) enum PhaseArg {
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Mbar {
-    Init { count: Src },
+    Init {
+        count: Src,
+    },
     Inval,
     /// `state` gets the phase; `tx` bytes are expected first.
-    Arrive { state: Option<u32>, count: Src, tx: Option<Src> },
-    ExpectTx { tx: Src },
-    CompleteTx { tx: Src },
+    Arrive {
+        state: Option<u32>,
+        count: Src,
+        tx: Option<Src>,
+    },
+    ExpectTx {
+        tx: Src,
+    },
+    CompleteTx {
+        tx: Src,
+    },
     /// Arrives when the thread's earlier cp.async are done.
-    ArriveAsync { noinc: bool },
+    ArriveAsync {
+        noinc: bool,
+    },
     /// `blocking` for try_wait.
-    Wait { done: u32, phase: PhaseArg, blocking: bool },
+    Wait {
+        done: u32,
+        phase: PhaseArg,
+        blocking: bool,
+    },
 }
 
 /// What fences order.
@@ -117,57 +133,199 @@ pub(crate) struct TensorCopy {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Bulk {
     /// Tensor to shared memory; `multicast` is the mask of cubes.
-    TensorLoad { copy: TensorCopy, bar: Addr, multicast: Option<Src> },
-    TensorStore { copy: TensorCopy, add: bool },
+    TensorLoad {
+        copy: TensorCopy,
+        bar: Addr,
+        multicast: Option<Src>,
+    },
+    TensorStore {
+        copy: TensorCopy,
+        add: bool,
+    },
     TensorPrefetch,
     /// Contiguous bytes, global to shared.
-    Load { dst: Addr, src: Addr, bytes: Src, bar: Addr, multicast: Option<Src> },
+    Load {
+        dst: Addr,
+        src: Addr,
+        bytes: Src,
+        bar: Addr,
+        multicast: Option<Src>,
+    },
     /// Contiguous bytes, shared to global.
-    Store { dst: Addr, src: Addr, bytes: Src },
+    Store {
+        dst: Addr,
+        src: Addr,
+        bytes: Src,
+    },
     /// Contiguous bytes, shared to another cube's shared memory.
-    ToCluster { dst: Addr, src: Addr, bytes: Src, bar: Addr },
+    ToCluster {
+        dst: Addr,
+        src: Addr,
+        bytes: Src,
+        bar: Addr,
+    },
     Commit,
-    Wait { groups: u32, read: bool },
+    Wait {
+        groups: u32,
+        read: bool,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Op {
-    Alu { alu: Alu, dst: u32, srcs: [Src; 4] },
+    Alu {
+        alu: Alu,
+        dst: u32,
+        srcs: [Src; 4],
+    },
     /// Predicates p and q = the comparison and its opposite, each combined with `with`.
-    Compare { compare: Compare, p: Option<u32>, q: Option<u32>, a: Src, b: Src, with: Option<Src> },
+    Compare {
+        compare: Compare,
+        p: Option<u32>,
+        q: Option<u32>,
+        a: Src,
+        b: Src,
+        with: Option<Src>,
+    },
     /// `parts` into `dst`, low part first.
-    Pack { dst: u32, parts: Vec<Src>, bits: u32 },
-    Unpack { parts: Vec<Option<u32>>, src: Src, bits: u32 },
-    Special { dst: u32, name: Special },
-    Load { space: AddrSpace, ty: Ty, dsts: Vec<Option<u32>>, addr: Addr },
-    Store { space: AddrSpace, ty: Ty, srcs: Vec<Src>, addr: Addr },
-    Atomic { space: AddrSpace, op: Atomic, ty: Ty, dsts: Vec<Option<u32>>, addr: Addr, srcs: Vec<Src>, other: Src },
-    Branch { target: usize },
+    Pack {
+        dst: u32,
+        parts: Vec<Src>,
+        bits: u32,
+    },
+    Unpack {
+        parts: Vec<Option<u32>>,
+        src: Src,
+        bits: u32,
+    },
+    Special {
+        dst: u32,
+        name: Special,
+    },
+    Load {
+        space: AddrSpace,
+        ty: Ty,
+        dsts: Vec<Option<u32>>,
+        addr: Addr,
+    },
+    Store {
+        space: AddrSpace,
+        ty: Ty,
+        srcs: Vec<Src>,
+        addr: Addr,
+    },
+    Atomic {
+        space: AddrSpace,
+        op: Atomic,
+        ty: Ty,
+        dsts: Vec<Option<u32>>,
+        addr: Addr,
+        srcs: Vec<Src>,
+        other: Src,
+    },
+    Branch {
+        target: usize,
+    },
     Exit,
     Trap,
     Nothing,
-    Shuffle { kind: Shuffle, dst: u32, valid: Option<u32>, value: Src, lane: Src, clamp: Src, members: Src },
-    Vote { kind: Vote, dst: u32, value: Src, members: Src },
-    Match { all: bool, bits: u32, dst: u32, pred: Option<u32>, value: Src, members: Src },
-    Redux { op: Atomic, signed: bool, dst: u32, value: Src, members: Src },
-    Activemask { dst: u32 },
-    Elect { lane: Option<u32>, pred: u32, members: Src },
-    WarpSync { members: Src },
-    Bar { kind: BarKind, id: Src, count: Option<Src> },
+    Shuffle {
+        kind: Shuffle,
+        dst: u32,
+        valid: Option<u32>,
+        value: Src,
+        lane: Src,
+        clamp: Src,
+        members: Src,
+    },
+    Vote {
+        kind: Vote,
+        dst: u32,
+        value: Src,
+        members: Src,
+    },
+    Match {
+        all: bool,
+        bits: u32,
+        dst: u32,
+        pred: Option<u32>,
+        value: Src,
+        members: Src,
+    },
+    Redux {
+        op: Atomic,
+        signed: bool,
+        dst: u32,
+        value: Src,
+        members: Src,
+    },
+    Activemask {
+        dst: u32,
+    },
+    Elect {
+        lane: Option<u32>,
+        pred: u32,
+        members: Src,
+    },
+    WarpSync {
+        members: Src,
+    },
+    Bar {
+        kind: BarKind,
+        id: Src,
+        count: Option<Src>,
+    },
     ClusterArrive,
     ClusterWait,
     Fence(Fence),
-    Mbar { op: Mbar, addr: Addr, space: AddrSpace },
-    MapShared { dst: u32, addr: Src, rank: Src, generic: bool },
-    CopyAsync { dst: Addr, src: Addr, bytes: u32, read: Option<Src>, ignore: Option<Src> },
+    Mbar {
+        op: Mbar,
+        addr: Addr,
+        space: AddrSpace,
+    },
+    MapShared {
+        dst: u32,
+        addr: Src,
+        rank: Src,
+        generic: bool,
+    },
+    CopyAsync {
+        dst: Addr,
+        src: Addr,
+        bytes: u32,
+        read: Option<Src>,
+        ignore: Option<Src>,
+    },
     CopyCommit,
-    CopyWait { groups: u32 },
+    CopyWait {
+        groups: u32,
+    },
     Bulk(Bulk),
-    LoadMatrix { count: usize, transpose: bool, dsts: Vec<u32>, addr: Addr },
-    StoreMatrix { count: usize, transpose: bool, srcs: Vec<Src>, addr: Addr },
-    Mma { shape: MmaShape, d: Vec<u32>, a: Vec<Src>, b: Vec<Src>, c: Vec<Src>, scales: Option<[Src; 6]> },
+    LoadMatrix {
+        count: usize,
+        transpose: bool,
+        dsts: Vec<u32>,
+        addr: Addr,
+    },
+    StoreMatrix {
+        count: usize,
+        transpose: bool,
+        srcs: Vec<Src>,
+        addr: Addr,
+    },
+    Mma {
+        shape: MmaShape,
+        d: Vec<u32>,
+        a: Vec<Src>,
+        b: Vec<Src>,
+        c: Vec<Src>,
+        scales: Option<[Src; 6]>,
+    },
     Wgmma(Wgmma),
-    SetMaxRegs { count: u32, up: bool },
+    SetMaxRegs {
+        count: u32,
+        up: bool,
+    },
     Tcgen(Tcgen),
 }
 

@@ -107,7 +107,9 @@ pub(super) fn mma(c: &mut Cursor) -> Decoded {
     let wanted = shape.registers();
     let found = [d.len(), a.len(), b.len(), acc.len()];
     if wanted != found {
-        return Err(format!("{wanted:?} registers are wanted, {found:?} are there"));
+        return Err(format!(
+            "{wanted:?} registers are wanted, {found:?} are there"
+        ));
     }
     Ok(Op::Mma {
         shape,

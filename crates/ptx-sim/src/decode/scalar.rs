@@ -113,7 +113,9 @@ fn convert(c: &mut Cursor) -> Decoded {
             vec![c.src(from)?, c.src(from)?]
         }
         (None, Ty::F2(_), Ty::F(_)) | (None, Ty::F(_), Ty::F2(_)) => {
-            return Err(format!("conversion from {from:?} to {to:?} is not modelled"));
+            return Err(format!(
+                "conversion from {from:?} to {to:?} is not modelled"
+            ));
         }
         _ => vec![c.src(from)?],
     };

@@ -94,7 +94,9 @@ pub(super) fn fence(c: &mut Cursor) -> Decoded {
         }
     } else {
         c.skip(&["sc", "acq_rel", "acquire", "release"]);
-        if c.peek().is_some_and(|part| part.starts_with("sync_restrict")) {
+        if c.peek()
+            .is_some_and(|part| part.starts_with("sync_restrict"))
+        {
             return Err("sync_restrict is not modelled".to_owned());
         }
         c.skip(&scopes);
@@ -124,7 +126,9 @@ pub(super) fn max_registers(c: &mut Cursor) -> Decoded {
     let count = c.literal()? as u32;
     c.finish()?;
     if !(24..=256).contains(&count) || !count.is_multiple_of(8) {
-        return Err(format!("{count} registers: 24 to 256 in steps of 8 are legal"));
+        return Err(format!(
+            "{count} registers: 24 to 256 in steps of 8 are legal"
+        ));
     }
     Ok(Op::SetMaxRegs { count, up })
 }

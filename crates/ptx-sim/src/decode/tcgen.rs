@@ -197,9 +197,19 @@ fn mma(c: &mut Cursor) -> Decoded<TcgenMma> {
             Some("scale_vec::4X" | "block16") => 16,
             _ => block,
         };
-        c.skip(&["scale_vec::1X", "scale_vec::2X", "scale_vec::4X", "block16", "block32"]);
+        c.skip(&[
+            "scale_vec::1X",
+            "scale_vec::2X",
+            "scale_vec::4X",
+            "block16",
+            "block32",
+        ]);
     }
-    c.skip(&["collector::a::discard", "collector::a::lastuse", "collector::a::fill"]);
+    c.skip(&[
+        "collector::a::discard",
+        "collector::a::lastuse",
+        "collector::a::fill",
+    ]);
     let d = c.addr()?;
     let a = match c.peek_operand() {
         Some(Operand::Address(..)) => MatrixSource::Tensor(c.addr()?),
@@ -215,11 +225,7 @@ fn mma(c: &mut Cursor) -> Decoded<TcgenMma> {
     if matches!(c.peek_operand(), Some(Operand::Vector(_))) {
         return Err("disabled output lanes are not modelled".to_owned());
     }
-    let accumulate = if c.left() > 0 {
-        c.pred()?
-    } else {
-        Src::Imm(0)
-    };
+    let accumulate = if c.left() > 0 { c.pred()? } else { Src::Imm(0) };
     if c.left() > 0 {
         return Err("scale-input-d is not modelled".to_owned());
     }

@@ -64,19 +64,48 @@ pub(crate) enum TensorShape {
 /// A tcgen05 instruction; `pair` is `cta_group::2`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Tcgen {
-    Alloc { dst: Addr, columns: Src, pair: bool },
-    Dealloc { addr: Src, columns: Src, pair: bool },
+    Alloc {
+        dst: Addr,
+        columns: Src,
+        pair: bool,
+    },
+    Dealloc {
+        addr: Src,
+        columns: Src,
+        pair: bool,
+    },
     Relinquish,
     Mma(TcgenMma),
-    Commit { bar: Addr, pair: bool, multicast: Option<Src> },
-    Load { shape: TensorShape, dsts: Vec<u32>, addr: Addr, pack: bool, offset: u32 },
-    Store { shape: TensorShape, srcs: Vec<Src>, addr: Addr, unpack: bool, offset: u32 },
+    Commit {
+        bar: Addr,
+        pair: bool,
+        multicast: Option<Src>,
+    },
+    Load {
+        shape: TensorShape,
+        dsts: Vec<u32>,
+        addr: Addr,
+        pack: bool,
+        offset: u32,
+    },
+    Store {
+        shape: TensorShape,
+        srcs: Vec<Src>,
+        addr: Addr,
+        unpack: bool,
+        offset: u32,
+    },
     WaitLoad,
     WaitStore,
     FenceBefore,
     FenceAfter,
     /// Shared to tensor memory; `warps` copies over the lane quarters.
-    Copy { shape: CopyShape, addr: Addr, descriptor: Src, pair: bool },
+    Copy {
+        shape: CopyShape,
+        addr: Addr,
+        descriptor: Src,
+        pair: bool,
+    },
 }
 
 /// Shapes of tcgen05.cp.

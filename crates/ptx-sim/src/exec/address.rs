@@ -24,12 +24,7 @@ impl Machine<'_> {
     }
 
     /// A 32-bit shared address of a lane as an offset in its own cube.
-    pub(super) fn shared_offset(
-        &self,
-        warp: &Warp,
-        addr: Addr,
-        lane: usize,
-    ) -> Result<u32, Fault> {
+    pub(super) fn shared_offset(&self, warp: &Warp, addr: Addr, lane: usize) -> Result<u32, Fault> {
         match self.place(warp, AddrSpace::Shared, addr, lane)? {
             Place::Shared { at, .. } => Ok(at),
             _ => Ok(0),

@@ -9,12 +9,7 @@ use crate::launch::MAP_MAGIC;
 use crate::tensor_map::TensorMap;
 
 impl Machine<'_> {
-    pub(super) fn bulk(
-        &mut self,
-        warp: &mut Warp,
-        active: u32,
-        bulk: &Bulk,
-    ) -> Result<(), Fault> {
+    pub(super) fn bulk(&mut self, warp: &mut Warp, active: u32, bulk: &Bulk) -> Result<(), Fault> {
         for lane in lanes(active) {
             self.bulk_one(warp, lane, bulk)?;
         }
@@ -110,7 +105,9 @@ impl Machine<'_> {
             Bulk::Store { dst, src, bytes } => {
                 let bytes = self.bulk_bytes(warp, lane, *bytes)?;
                 let from = self.shared_offset(warp, *src, lane)?;
-                let to = warp.get(dst.base, lane, base).wrapping_add_signed(dst.offset);
+                let to = warp
+                    .get(dst.base, lane, base)
+                    .wrapping_add_signed(dst.offset);
                 self.read_source(warp, from, bytes)?;
                 warp.bulk[lane]
                     .open
@@ -350,7 +347,6 @@ impl Machine<'_> {
             .finish_write(target.to, data, epoch, false, 0);
         self.complete(target.bar_cube, target.bar, data.len() as u32)
     }
-
 }
 
 /// Linear box from shared memory at `from`, whose byte at offset `i` from `from` is `read(i)`.

@@ -139,7 +139,10 @@ fn shuffle(warp: &mut Warp, active: u32, base: u32, op: &Op) -> Result<(), Fault
         let max = (lane & segment) | (limit & !segment & 31);
         let min = lane & segment;
         let (from, inside) = match kind {
-            Shuffle::Up => (lane.wrapping_sub(b), lane as isize - b as isize >= max as isize),
+            Shuffle::Up => (
+                lane.wrapping_sub(b),
+                lane as isize - b as isize >= max as isize,
+            ),
             Shuffle::Down => (lane + b, lane + b <= max),
             Shuffle::Butterfly => (lane ^ b, (lane ^ b) <= max),
             Shuffle::Index => {

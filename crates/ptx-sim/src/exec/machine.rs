@@ -157,13 +157,19 @@ impl<'a> Machine<'a> {
         }
         for warp in &self.warps {
             if warp.bulk.iter().any(|bulk| !bulk.is_empty()) {
-                return leak(format!("warp {} has not waited for its bulk stores", warp.id));
+                return leak(format!(
+                    "warp {} has not waited for its bulk stores",
+                    warp.id
+                ));
             }
             if !warp.products.is_empty() {
                 return leak(format!("warp {} has not waited for its wgmma", warp.id));
             }
             if !warp.tcgen.is_empty() || !warp.tensor_ops.is_empty() {
-                return leak(format!("warp {} has not waited for its tcgen05 operations", warp.id));
+                return leak(format!(
+                    "warp {} has not waited for its tcgen05 operations",
+                    warp.id
+                ));
             }
         }
         for cube in &self.cubes {

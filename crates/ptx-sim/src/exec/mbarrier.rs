@@ -357,12 +357,7 @@ impl Machine<'_> {
     }
 
     /// One arrival with what it makes known.
-    pub(super) fn arrive(
-        &mut self,
-        cube: usize,
-        at: u32,
-        known: &Knowledge,
-    ) -> Result<(), Fault> {
+    pub(super) fn arrive(&mut self, cube: usize, at: u32, known: &Knowledge) -> Result<(), Fault> {
         self.change(cube, at, |object| {
             object.coming.join(known);
             object.arrive(1)

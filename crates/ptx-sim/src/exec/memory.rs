@@ -142,9 +142,7 @@ impl Machine<'_> {
                 out.copy_from_slice(&self.globals[at..at + out.len()]);
                 Ok(())
             }
-            Place::Shared { cube, at } => {
-                self.cubes[cube].shared.load(at, out, &warp.access(lane))
-            }
+            Place::Shared { cube, at } => self.cubes[cube].shared.load(at, out, &warp.access(lane)),
             Place::Local(at) => {
                 let at = local(self.kernel.local_bytes, at, out.len(), lane)?;
                 if !warp.local_written[at..at + out.len()].iter().all(|&w| w) {
@@ -262,9 +260,7 @@ fn extend(ty: Ty, value: u64) -> u64 {
 /// New value of an atomic, or of a reduction over lanes.
 pub(super) fn combine(op: Atomic, ty: Ty, old: u64, value: u64, other: u64) -> u64 {
     match ty {
-        Ty::F(format) if op != Atomic::Exch && op != Atomic::Cas => {
-            float(op, format, old, value)
-        }
+        Ty::F(format) if op != Atomic::Exch && op != Atomic::Cas => float(op, format, old, value),
         Ty::F2(format) if op != Atomic::Exch && op != Atomic::Cas => {
             let half = format.bits();
             let part = |shift: u32| {

@@ -21,7 +21,7 @@ impl Machine<'_> {
             for i in 0..count {
                 ran |= self.turn((start + i) % count)?;
                 if self.launch.schedule != Schedule::Latest && self.draw(4) == 0 {
-                    self.finish_one()?;
+                    ran |= self.finish_one()?;
                 }
             }
             if self.warps.iter().all(|warp| warp.live == 0) {
@@ -50,7 +50,11 @@ impl Machine<'_> {
             Some(Wait::Lanes(lanes)) => format!("lanes {lanes:#010x}"),
             Some(Wait::Barrier { id, .. }) => {
                 let barrier = &self.cubes[warp.cube].barriers[id];
-                format!("barrier {id}, where {} of {} threads are", barrier.arrived(), barrier.expected())
+                format!(
+                    "barrier {id}, where {} of {} threads are",
+                    barrier.arrived(),
+                    barrier.expected()
+                )
             }
             Some(Wait::Mbarrier { cube, at, phase }) => match self.cubes[cube].mbarriers.get(&at) {
                 Some(object) => format!("phase {phase} of mbarrier {at:#x} ({object})"),

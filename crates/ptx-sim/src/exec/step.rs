@@ -8,8 +8,13 @@ use crate::decode::{Fence, LaneMask, Op, Special, Src};
 /// Where the group goes.
 pub(super) enum Flow {
     Next,
-    Jump { taken: u32, target: usize },
-    Exit { gone: u32 },
+    Jump {
+        taken: u32,
+        target: usize,
+    },
+    Exit {
+        gone: u32,
+    },
     /// The instruction has not happened yet, or not for everybody.
     Wait(Wait),
 }
@@ -293,9 +298,7 @@ impl Machine<'_> {
             Special::NSm => 132,
             Special::Clock => return self.executed,
             Special::DynamicShared => self.launch.dynamic_shared as u32,
-            Special::TotalShared => {
-                (self.kernel.static_shared + self.launch.dynamic_shared) as u32
-            }
+            Special::TotalShared => (self.kernel.static_shared + self.launch.dynamic_shared) as u32,
         };
         u64::from(value)
     }

@@ -168,7 +168,7 @@ impl Machine<'_> {
                 // What was produced is known by the first mbarrier; the others make the same known.
                 let (cube, at) = bars[0];
                 let epoch = self.object(cube, at)?.epoch();
-                self.release_held(&held, epoch);
+                self.release_held(&held, epoch, index);
                 for &(cube, at) in &bars {
                     let mut known = known.clone();
                     known.learn(epoch.component as usize, epoch.time);

@@ -11,10 +11,12 @@ pub(super) struct TensorMemory {
     /// [column][lane], made at the first allocation.
     cells: Vec<u32>,
     written: Vec<bool>,
-    /// Last write of each quarter of the lanes of each column.
-    last: Vec<Option<Epoch>>,
+    /// Last write of each quarter of the lanes of each column, and the queue it came from.
+    last: Vec<Option<(Epoch, Option<usize>)>>,
     /// Unfinished instructions that write or read a column's quarter.
     writers: Vec<u16>,
+    /// Those of the writers that are tcgen05.st.
+    stores: Vec<u16>,
     readers: Vec<u16>,
     /// (first column, columns).
     blocks: Vec<(u32, u32)>,
@@ -63,6 +65,7 @@ impl TensorMemory {
             self.written = vec![false; size];
             self.last = vec![None; COLUMNS as usize * 4];
             self.writers = vec![0; COLUMNS as usize * 4];
+            self.stores = vec![0; COLUMNS as usize * 4];
             self.readers = vec![0; COLUMNS as usize * 4];
         }
         let free = |first: u32| {
@@ -118,38 +121,62 @@ impl TensorMemory {
     }
 
     /// Nobody writes the place any more, and `know` has seen the last write.
-    pub(super) fn settled(
-        &self,
-        column: u32,
-        quarter: u32,
-        know: &Knowledge,
-    ) -> Result<(), Fault> {
+    pub(super) fn settled(&self, column: u32, quarter: u32, know: &Knowledge) -> Result<(), Fault> {
         let slot = Self::slot(column, quarter);
         if self.writers[slot] > 0 {
             return Err(owned(column, "tcgen05 operation"));
         }
-        self.known(slot, column, know)
+        self.known(slot, column, know, None)
     }
 
-    fn known(&self, slot: usize, column: u32, know: &Knowledge) -> Result<(), Fault> {
+    fn known(
+        &self,
+        slot: usize,
+        column: u32,
+        know: &Knowledge,
+        queue: Option<usize>,
+    ) -> Result<(), Fault> {
         match self.last[slot] {
-            Some(epoch) if !know.knows(epoch.component as usize, epoch.time) => Err(Fault::Race {
-                space: "tensor",
-                address: u64::from(column),
-                access: "access",
-                earlier: "last write".to_owned(),
-            }),
+            Some((_, from)) if from.is_some() && from == queue => Ok(()),
+            Some((epoch, _)) if !know.knows(epoch.component as usize, epoch.time) => {
+                Err(Fault::Race {
+                    space: "tensor",
+                    address: u64::from(column),
+                    access: "access",
+                    earlier: "last write".to_owned(),
+                })
+            }
             _ => Ok(()),
         }
     }
 
-    /// As [`TensorMemory::settled`], but writes under way of the same queue are allowed.
-    pub(super) fn queued(&self, column: u32, quarter: u32, know: &Knowledge) -> Result<(), Fault> {
+    /// As [`TensorMemory::settled`], but the writes of a queue of products, which finish in order, are allowed.
+    pub(super) fn queued(
+        &self,
+        column: u32,
+        quarter: u32,
+        know: &Knowledge,
+        queue: usize,
+    ) -> Result<(), Fault> {
         let slot = Self::slot(column, quarter);
+        if self.stores[slot] > 0 {
+            return Err(owned(column, "tcgen05.st"));
+        }
         if self.writers[slot] > 0 {
             return Ok(());
         }
-        self.known(slot, column, know)
+        self.known(slot, column, know, Some(queue))
+    }
+
+    /// As [`TensorMemory::hold`] for a tcgen05.st.
+    pub(super) fn hold_store(&mut self, column: u32, quarter: u32, hold: bool) {
+        self.hold(column, quarter, true, hold);
+        let count = &mut self.stores[Self::slot(column, quarter)];
+        *count = if hold {
+            *count + 1
+        } else {
+            count.saturating_sub(1)
+        };
     }
 
     pub(super) fn unread(&self, column: u32, quarter: u32) -> Result<(), Fault> {
@@ -173,8 +200,8 @@ impl TensorMemory {
         };
     }
 
-    pub(super) fn wrote(&mut self, column: u32, quarter: u32, epoch: Epoch) {
-        self.last[Self::slot(column, quarter)] = Some(epoch);
+    pub(super) fn wrote(&mut self, column: u32, quarter: u32, epoch: Epoch, queue: Option<usize>) {
+        self.last[Self::slot(column, quarter)] = Some((epoch, queue));
     }
 
     pub(super) fn get(&self, lane: u32, column: u32) -> Result<u32, Fault> {

@@ -161,12 +161,7 @@ pub(crate) fn registers_of(code: &Code) -> Uses {
             u.srcs(srcs);
         }
         Op::Mma {
-            d,
-            a,
-            b,
-            c,
-            scales,
-            ..
+            d, a, b, c, scales, ..
         } => {
             u.srcs(a.iter().chain(b).chain(c));
             u.srcs(scales.iter().flatten());

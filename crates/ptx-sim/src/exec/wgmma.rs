@@ -29,12 +29,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    fn issue_product(
-        &mut self,
-        warp: &mut Warp,
-        pc: usize,
-        mma: &WgmmaMma,
-    ) -> Result<(), Fault> {
+    fn issue_product(&mut self, warp: &mut Warp, pc: usize, mma: &WgmmaMma) -> Result<(), Fault> {
         if !warp.full() || !self.cubes[warp.cube].warps.len().is_multiple_of(4) {
             return Err(Fault::NotModelled {
                 what: "wgmma in a cube that is not made of whole warpgroups".to_owned(),
@@ -68,12 +63,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    fn check_registers(
-        &self,
-        warp: &Warp,
-        mma: &WgmmaMma,
-        accumulate: bool,
-    ) -> Result<(), Fault> {
+    fn check_registers(&self, warp: &Warp, mma: &WgmmaMma, accumulate: bool) -> Result<(), Fault> {
         let names = &self.kernel.register_names;
         let operands: &[u32] = match &mma.a {
             MatrixSource::Registers(registers) => registers,
@@ -137,7 +127,11 @@ impl Machine<'_> {
             shared.note_read(piece, 16, warp.id, time);
         }
         let k = mma.k as usize;
-        let sign = if mma.negate_a != mma.negate_b { -1.0 } else { 1.0 };
+        let sign = if mma.negate_a != mma.negate_b {
+            -1.0
+        } else {
+            1.0
+        };
         for lane in 0..32 {
             let value = |warp: &Warp, i: usize, old: f64| {
                 let (row, column) = acc_place(lane as u32, i as u32);

@@ -251,9 +251,8 @@ impl<'p, 'a> Body<'p, 'a> {
             return Ok(Operand::Sink);
         }
         if word.as_bytes()[0].is_ascii_digit() {
-            return literal(word, negative).ok_or_else(|| {
-                SimError::syntax(line, SyntaxProblem::Number(word.to_owned()))
-            });
+            return literal(word, negative)
+                .ok_or_else(|| SimError::syntax(line, SyntaxProblem::Number(word.to_owned())));
         }
         Ok(match self.find(word) {
             Some(register) => Operand::Register(register),
@@ -301,6 +300,10 @@ fn literal(word: &str, negative: bool) -> Option<Operand> {
         return Some(Operand::Decimal(if negative { -value } else { value }));
     }
     let value = integer(word)?;
-    let bits = if negative { value.wrapping_neg() } else { value };
+    let bits = if negative {
+        value.wrapping_neg()
+    } else {
+        value
+    };
     Some(Operand::Literal { bits, float: 0 })
 }

@@ -27,7 +27,12 @@ pub fn attend(p: &Problem, q: &[f64], k: &[f64], v: &[f64]) -> Exact {
     for i in 0..p.s_q {
         let visible = if p.causal { p.s_kv.min(i + 1) } else { p.s_kv };
         let logits: Vec<f64> = (0..visible)
-            .map(|j| p.scale * (0..p.d).map(|c| q[i * p.d + c] * k[j * p.d + c]).sum::<f64>())
+            .map(|j| {
+                p.scale
+                    * (0..p.d)
+                        .map(|c| q[i * p.d + c] * k[j * p.d + c])
+                        .sum::<f64>()
+            })
             .collect();
         let max = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let weights: Vec<f64> = logits.iter().map(|x| (x - max).exp()).collect();
@@ -49,7 +54,10 @@ pub fn attend(p: &Problem, q: &[f64], k: &[f64], v: &[f64]) -> Exact {
 
 /// Fails with the first element outside its bound.
 pub fn compare(exact: &Exact, out: &[u8], lse: Option<&[u8]>) -> Result<(), String> {
-    for (i, got) in super::values::floats(out, Format::Bf16).into_iter().enumerate() {
+    for (i, got) in super::values::floats(out, Format::Bf16)
+        .into_iter()
+        .enumerate()
+    {
         let error = (got - exact.out[i]).abs();
         if error.is_nan() || error > exact.bound[i] {
             return Err(format!(
@@ -58,7 +66,12 @@ pub fn compare(exact: &Exact, out: &[u8], lse: Option<&[u8]>) -> Result<(), Stri
             ));
         }
     }
-    for (i, got) in lse.map(|lse| super::values::floats(lse, Format::F32)).into_iter().flatten().enumerate() {
+    for (i, got) in lse
+        .map(|lse| super::values::floats(lse, Format::F32))
+        .into_iter()
+        .flatten()
+        .enumerate()
+    {
         if (got - exact.lse[i]).abs().is_nan() || (got - exact.lse[i]).abs() > 1e-4 {
             return Err(format!("lse[{i}]: {got}, exact {}", exact.lse[i]));
         }

@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use flashcube_ptx_sim::{
-    Arg, Coverage, Format, Kernel, Launch, Memory, Schedule, SimError, Swizzle, TensorMap, parse, run,
+    Arg, Coverage, Format, Kernel, Launch, Memory, Schedule, SimError, Swizzle, TensorMap, parse,
+    run,
 };
 
 use super::attention::{Problem, attend, compare};
@@ -23,9 +24,27 @@ pub struct Tile {
     pub shared: usize,
 }
 
-pub const D64: Tile = Tile { hopper: true, d: 64, rows: 192, block: 128, shared: 114_992 };
-pub const D128: Tile = Tile { hopper: true, d: 128, rows: 128, block: 176, shared: 213_216 };
-pub const PLANE: Tile = Tile { hopper: false, d: 64, rows: 128, block: 64, shared: 49_280 };
+pub const D64: Tile = Tile {
+    hopper: true,
+    d: 64,
+    rows: 192,
+    block: 128,
+    shared: 114_992,
+};
+pub const D128: Tile = Tile {
+    hopper: true,
+    d: 128,
+    rows: 128,
+    block: 176,
+    shared: 213_216,
+};
+pub const PLANE: Tile = Tile {
+    hopper: false,
+    d: 64,
+    rows: 128,
+    block: 64,
+    shared: 49_280,
+};
 
 pub struct Shape {
     pub h: usize,
@@ -70,7 +89,13 @@ fn info(tile: Tile, shape: &Shape, bytes: usize) -> Vec<u8> {
     words.into_iter().flat_map(u32::to_le_bytes).collect()
 }
 
-fn map(buffer: flashcube_ptx_sim::BufferId, h: usize, s: usize, d: usize, rows: usize) -> TensorMap {
+fn map(
+    buffer: flashcube_ptx_sim::BufferId,
+    h: usize,
+    s: usize,
+    d: usize,
+    rows: usize,
+) -> TensorMap {
     TensorMap {
         base: (buffer, 0),
         element: 2,
@@ -90,7 +115,12 @@ pub enum Failure {
     Numbers(String),
 }
 
-pub fn simulate(source: &str, tile: Tile, shape: &Shape, schedule: Schedule) -> Result<Coverage, Failure> {
+pub fn simulate(
+    source: &str,
+    tile: Tile,
+    shape: &Shape,
+    schedule: Schedule,
+) -> Result<Coverage, Failure> {
     let module = parse(source).map_err(Failure::Sim)?;
     let kernel = Kernel::load(&module, None).map_err(Failure::Sim)?;
     let (h, d) = (shape.h, tile.d);
@@ -119,10 +149,21 @@ pub fn simulate(source: &str, tile: Tile, shape: &Shape, schedule: Schedule) -> 
             info,
         ]
     } else {
-        vec![buffer(q_id), buffer(k_id), buffer(v_id), buffer(out), buffer(lse), info]
+        vec![
+            buffer(q_id),
+            buffer(k_id),
+            buffer(v_id),
+            buffer(out),
+            buffer(lse),
+            info,
+        ]
     };
     let units = kernel.max_units().unwrap_or([128, 1, 1]);
-    let mut launch = Launch::new([tiles.min(2).max(if tile.hopper { 1 } else { tiles }), 1, 1], units, args);
+    let mut launch = Launch::new(
+        [tiles.min(2).max(if tile.hopper { 1 } else { tiles }), 1, 1],
+        units,
+        args,
+    );
     launch.dynamic_shared = tile.shared;
     launch.schedule = schedule;
     launch.max_instructions = 50_000_000;
@@ -160,7 +201,9 @@ fn passes(source: &str, tile: Tile, shapes: &[(usize, usize, usize)]) {
                     coverage.executed(),
                     start.elapsed()
                 ),
-                Err(Failure::Sim(error)) => panic!("h {h} s_q {s_q} s_kv {s_kv} {schedule:?}: {error}"),
+                Err(Failure::Sim(error)) => {
+                    panic!("h {h} s_q {s_q} s_kv {s_kv} {schedule:?}: {error}")
+                }
                 Err(Failure::Numbers(error)) => {
                     panic!("h {h} s_q {s_q} s_kv {s_kv} {schedule:?}: {error}")
                 }
@@ -184,7 +227,11 @@ fn hopper_kernel_meets_the_bound() {
 #[test]
 fn hopper_kernel_of_d128_and_s256_is_simulated_in_time() {
     let start = Instant::now();
-    let shape = Shape { h: 1, s_q: 256, s_kv: 256 };
+    let shape = Shape {
+        h: 1,
+        s_q: 256,
+        s_kv: 256,
+    };
     simulate(HOPPER_D128, D128, &shape, Schedule::Latest).unwrap();
     let took = start.elapsed();
     eprintln!("s 256, d 128, one head: {took:?}");

@@ -1,7 +1,8 @@
 //! Kernels that Triton compiled (tests/fixtures/generate.py): PTX this library had no hand in.
 
 use flashcube_ptx_sim::{
-    Arg, BufferId, Format, Kernel, Launch, Memory, Schedule, SimError, Swizzle, TensorMap, parse, run,
+    Arg, BufferId, Format, Kernel, Launch, Memory, Schedule, SimError, Swizzle, TensorMap, parse,
+    run,
 };
 
 use super::attention::{Problem, attend, compare};
@@ -35,7 +36,14 @@ fn descriptor(buffer: BufferId, [rows, columns]: [usize; 2], tile: [u32; 2]) -> 
     ]
 }
 
-fn launch(source: &str, grid: [u32; 3], args: Vec<Arg>, shared: usize, schedule: Schedule, memory: &Memory) -> Result<(), SimError> {
+fn launch(
+    source: &str,
+    grid: [u32; 3],
+    args: Vec<Arg>,
+    shared: usize,
+    schedule: Schedule,
+    memory: &Memory,
+) -> Result<(), SimError> {
     let kernel = Kernel::load(&parse(source)?, None)?;
     let mut launch = Launch::new(grid, [128, 1, 1], args);
     launch.dynamic_shared = shared;
@@ -52,7 +60,11 @@ fn close(got: &[f64], a: &[f64], b: &[f64], [m, n, k]: [usize; 3], unit: f64) {
             let (exact, size): (f64, f64) = (terms().sum(), terms().map(f64::abs).sum());
             let bound = size * k as f64 * 2f64.powi(-23) + unit * exact.abs() + 1e-30;
             let error = (got[i * n + j] - exact).abs();
-            assert!(error <= bound, "({i}, {j}): {} for {exact}, bound {bound}", got[i * n + j]);
+            assert!(
+                error <= bound,
+                "({i}, {j}): {} for {exact}, bound {bound}",
+                got[i * n + j]
+            );
         }
     }
 }
@@ -66,14 +78,28 @@ fn matmul(source: &str, shared: usize, input: Format, output: Format) {
             let mut memory = Memory::new();
             let (a_id, b_id) = (memory.add(&bytes(&a, input)), memory.add(&bytes(&b, input)));
             let c = memory.reserve(m * n * 2);
-            let mut args = vec![Arg::Buffer(a_id, 0), Arg::Buffer(b_id, 0), Arg::Buffer(c, 0)];
+            let mut args = vec![
+                Arg::Buffer(a_id, 0),
+                Arg::Buffer(b_id, 0),
+                Arg::Buffer(c, 0),
+            ];
             args.extend([m, n, k, k, n, n].map(|value| word(value as u32)));
             args.extend([Arg::Null, Arg::Null]);
             let grid = [m.div_ceil(128) as u32, n.div_ceil(64) as u32, 1];
             launch(source, grid, args, shared, schedule, &memory)
                 .unwrap_or_else(|error| panic!("m {m} n {n} k {k} {schedule:?}: {error}"));
-            let unit = if output == Format::F16 { 2f64.powi(-11) } else { 2f64.powi(-8) };
-            close(&floats(&memory.contents(c), output), &a, &b, [m, n, k], unit);
+            let unit = if output == Format::F16 {
+                2f64.powi(-11)
+            } else {
+                2f64.powi(-8)
+            };
+            close(
+                &floats(&memory.contents(c), output),
+                &a,
+                &b,
+                [m, n, k],
+                unit,
+            );
         }
     }
 }
@@ -82,7 +108,10 @@ fn matmul_tma(source: &str, shared: usize) {
     let [m, n, k] = [256, 128, 192];
     for schedule in SCHEDULES {
         let mut numbers = Numbers(12);
-        let (a, b) = (numbers.exact(m * k, Format::Bf16), numbers.exact(k * n, Format::Bf16));
+        let (a, b) = (
+            numbers.exact(m * k, Format::Bf16),
+            numbers.exact(k * n, Format::Bf16),
+        );
         let mut memory = Memory::new();
         let [a_id, b_id] = [&a, &b].map(|values| memory.add(&bytes(values, Format::Bf16)));
         let c = memory.reserve(m * n * 2);
@@ -97,7 +126,12 @@ fn matmul_tma(source: &str, shared: usize) {
     }
 }
 
-pub fn attention(source: &str, shared: usize, causal: bool, schedule: Schedule) -> Result<(), String> {
+pub fn attention(
+    source: &str,
+    shared: usize,
+    causal: bool,
+    schedule: Schedule,
+) -> Result<(), String> {
     let (s, d) = (256, 64);
     let mut numbers = Numbers(13);
     let [q, k, v] = [(); 3].map(|()| numbers.exact(s * d, Format::Bf16));
@@ -110,8 +144,15 @@ pub fn attention(source: &str, shared: usize, causal: bool, schedule: Schedule) 
     args.extend(descriptor(v_id, [s, d], [64, 64]));
     args.extend(descriptor(out, [s, d], [128, 64]));
     args.extend([word(scale.to_bits()), word(s as u32), Arg::Null, Arg::Null]);
-    launch(source, [2, 1, 1], args, shared, schedule, &memory).map_err(|error| format!("{error} {:?}", error.fault()))?;
-    let problem = Problem { s_q: s, s_kv: s, d, scale: 0.125, causal };
+    launch(source, [2, 1, 1], args, shared, schedule, &memory)
+        .map_err(|error| format!("{error} {:?}", error.fault()))?;
+    let problem = Problem {
+        s_q: s,
+        s_kv: s,
+        d,
+        scale: 0.125,
+        causal,
+    };
     compare(&attend(&problem, &q, &k, &v), &memory.contents(out), None)
 }
 
@@ -123,10 +164,17 @@ fn block_scaled(source: &str, shared: usize, format: Format) {
         let mut memory = Memory::new();
         let mut operand = |rows: usize| {
             let values = numbers.exact(rows * k, format);
-            let scales: Vec<u8> = (0..rows * k / 32).map(|_| 120 + numbers.below(14) as u8).collect();
+            let scales: Vec<u8> = (0..rows * k / 32)
+                .map(|_| 120 + numbers.below(14) as u8)
+                .collect();
             let codes: Vec<u8> = if format == Format::E2m1 {
-                let code = |value: f64| format.encode(value, 0.0, flashcube_ptx_sim::Rounding::Nearest, true) as u8;
-                values.chunks(2).map(|pair| code(pair[0]) | code(pair[1]) << 4).collect()
+                let code = |value: f64| {
+                    format.encode(value, 0.0, flashcube_ptx_sim::Rounding::Nearest, true) as u8
+                };
+                values
+                    .chunks(2)
+                    .map(|pair| code(pair[0]) | code(pair[1]) << 4)
+                    .collect()
             } else {
                 bytes(&values, format)
             };
@@ -140,12 +188,20 @@ fn block_scaled(source: &str, shared: usize, format: Format) {
         let (a, a_id, a_scales) = operand(m);
         let (b, b_id, b_scales) = operand(n);
         let c = memory.reserve(m * n * 4);
-        let mut args: Vec<Arg> = [a_id, b_id, a_scales, b_scales, c].map(|id| Arg::Buffer(id, 0)).into();
+        let mut args: Vec<Arg> = [a_id, b_id, a_scales, b_scales, c]
+            .map(|id| Arg::Buffer(id, 0))
+            .into();
         args.extend([word(k as u32), Arg::Null, Arg::Null]);
         launch(source, [1, 2, 1], args, shared, schedule, &memory)
             .unwrap_or_else(|error| panic!("{schedule:?}: {error}"));
         let transposed: Vec<f64> = (0..k * n).map(|i| b[i % n * k + i / n]).collect();
-        close(&floats(&memory.contents(c), Format::F32), &a, &transposed, [m, n, k], 2f64.powi(-23));
+        close(
+            &floats(&memory.contents(c), Format::F32),
+            &a,
+            &transposed,
+            [m, n, k],
+            2f64.powi(-23),
+        );
     }
 }
 
@@ -160,21 +216,37 @@ pub const MATMUL_SM100: &str = fixture!("matmul_st3.sm_100");
 
 fn attends(source: &str, shared: usize, causal: bool) {
     for schedule in SCHEDULES {
-        attention(source, shared, causal, schedule).unwrap_or_else(|error| panic!("{schedule:?}: {error}"));
+        attention(source, shared, causal, schedule)
+            .unwrap_or_else(|error| panic!("{schedule:?}: {error}"));
     }
 }
 
 #[test]
 fn matmul_of_ampere() {
-    matmul(fixture!("matmul_st3.sm_80"), 49_152, Format::Bf16, Format::Bf16);
+    matmul(
+        fixture!("matmul_st3.sm_80"),
+        49_152,
+        Format::Bf16,
+        Format::Bf16,
+    );
 }
 #[test]
 fn matmul_of_hopper() {
-    matmul(fixture!("matmul_st3.sm_90"), 73_728, Format::Bf16, Format::Bf16);
+    matmul(
+        fixture!("matmul_st3.sm_90"),
+        73_728,
+        Format::Bf16,
+        Format::Bf16,
+    );
 }
 #[test]
 fn matmul_of_hopper_in_fp8() {
-    matmul(fixture!("matmul_f8.sm_90"), 20_480, Format::E4m3, Format::F16);
+    matmul(
+        fixture!("matmul_f8.sm_90"),
+        20_480,
+        Format::E4m3,
+        Format::F16,
+    );
 }
 #[test]
 fn matmul_of_hopper_with_tensor_maps() {
@@ -192,7 +264,12 @@ fn matmul_of_blackwell() {
 }
 #[test]
 fn matmul_of_blackwell_in_fp8() {
-    matmul(fixture!("matmul_f8.sm_100"), 24_592, Format::E4m3, Format::F16);
+    matmul(
+        fixture!("matmul_f8.sm_100"),
+        24_592,
+        Format::E4m3,
+        Format::F16,
+    );
 }
 #[test]
 fn matmul_of_blackwell_with_tensor_maps() {

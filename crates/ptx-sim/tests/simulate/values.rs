@@ -7,11 +7,17 @@ pub struct Numbers(pub u64);
 
 impl Numbers {
     pub fn next(&mut self) -> f64 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        self.0 = self
+            .0
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
         (self.0 >> 33) as f64 / (1u64 << 30) as f64 - 1.0
     }
     pub fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        self.0 = self
+            .0
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
         (self.0 >> 33) % n
     }
     /// `n` values that `format` holds exactly.
@@ -42,7 +48,10 @@ pub fn floats(bytes: &[u8], format: Format) -> Vec<f64> {
     bytes
         .chunks(format.bits() as usize / 8)
         .map(|raw| {
-            let bits = raw.iter().rev().fold(0u64, |bits, &b| bits << 8 | u64::from(b));
+            let bits = raw
+                .iter()
+                .rev()
+                .fold(0u64, |bits, &b| bits << 8 | u64::from(b));
             format.decode(bits)
         })
         .collect()

@@ -40,10 +40,7 @@ impl Machine<'_> {
     ) -> Result<(), Fault> {
         let (store, shape, addr, packed) = match op {
             Tcgen::Load {
-                shape,
-                addr,
-                pack,
-                ..
+                shape, addr, pack, ..
             } => (false, *shape, *addr, *pack),
             Tcgen::Store {
                 shape,
@@ -83,7 +80,11 @@ impl Machine<'_> {
         let quarter = access.lane / 32;
         let tensor = &mut self.cubes[warp.cube].tensor;
         for column in access.column..access.column + width(&access) {
-            tensor.hold(column, quarter, store, true);
+            if store {
+                tensor.hold_store(column, quarter, true);
+            } else {
+                tensor.hold(column, quarter, false, true);
+            }
         }
         for &register in &access.registers {
             warp.own(register, Owner::TensorLoad);
@@ -132,9 +133,11 @@ impl Machine<'_> {
             };
             let tensor = &mut self.cubes[warp.cube].tensor;
             for column in access.column..access.column + width(&access) {
-                tensor.hold(column, quarter, store, false);
                 if store {
-                    tensor.wrote(column, quarter, epoch);
+                    tensor.hold_store(column, quarter, false);
+                    tensor.wrote(column, quarter, epoch, None);
+                } else {
+                    tensor.hold(column, quarter, false, false);
                 }
             }
             for (i, values) in access.values.iter().enumerate() {
@@ -181,7 +184,7 @@ impl Machine<'_> {
         }
         for at in column..column + columns {
             for quarter in quarters.iter().flatten() {
-                cube.tensor.queued(at, *quarter, &warp.know)?;
+                cube.tensor.queued(at, *quarter, &warp.know, warp.id)?;
                 cube.tensor.hold(at, *quarter, true, true);
             }
         }
@@ -212,8 +215,7 @@ impl Machine<'_> {
                 let raw = cube.shared.raw(address, 4);
                 let word = u32::from_le_bytes(raw.try_into().unwrap_or_default());
                 for quarter in &quarters[(row / 32) as usize] {
-                    cube.tensor
-                        .set(quarter * 32 + row % 32, column + at, word);
+                    cube.tensor.set(quarter * 32 + row % 32, column + at, word);
                 }
             }
         }

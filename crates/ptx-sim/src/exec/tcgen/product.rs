@@ -111,8 +111,16 @@ impl Machine<'_> {
             pieces.extend(matrix.pieces(0, shape.m, shape.k, shape.a.bits));
         }
         if mma.scales.is_some() {
-            columns(&mut held.read, product.scales.0 & 0xffff, scale_columns(shape.m))?;
-            columns(&mut held.read, product.scales.1 & 0xffff, scale_columns(shape.n))?;
+            columns(
+                &mut held.read,
+                product.scales.0 & 0xffff,
+                scale_columns(shape.m),
+            )?;
+            columns(
+                &mut held.read,
+                product.scales.1 & 0xffff,
+                scale_columns(shape.n),
+            )?;
         }
         let matrix = Matrix::tcgen05(product.b, shape.b_major)?;
         pieces.extend(matrix.pieces(0, shape.n, shape.k, shape.b.bits));
@@ -128,18 +136,18 @@ impl Machine<'_> {
         }
         for &(cube, column, quarter) in &product.held.read {
             let tensor = &mut self.cubes[cube].tensor;
-            tensor.queued(column, quarter, &warp.know)?;
+            tensor.queued(column, quarter, &warp.know, warp.id)?;
             tensor.hold(column, quarter, false, true);
         }
         for &(cube, column, quarter) in &product.held.written {
             let tensor = &mut self.cubes[cube].tensor;
-            tensor.queued(column, quarter, &warp.know)?;
+            tensor.queued(column, quarter, &warp.know, warp.id)?;
             tensor.hold(column, quarter, true, true);
         }
         Ok(())
     }
 
-    pub(super) fn release_held(&mut self, held: &Held, epoch: Epoch) {
+    pub(super) fn release_held(&mut self, held: &Held, epoch: Epoch, queue: usize) {
         for &(cube, at) in &held.pieces {
             self.cubes[cube].shared.hold(at, false);
         }
@@ -149,7 +157,7 @@ impl Machine<'_> {
         for &(cube, column, quarter) in &held.written {
             let tensor = &mut self.cubes[cube].tensor;
             tensor.hold(column, quarter, true, false);
-            tensor.wrote(column, quarter, epoch);
+            tensor.wrote(column, quarter, epoch, Some(queue));
         }
     }
 
