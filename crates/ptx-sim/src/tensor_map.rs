@@ -114,7 +114,7 @@ impl TensorMap {
         if let Some(step) = self.steps.iter().find(|&&step| step == 0 || step > 8) {
             return Err(format!("element stride {step}: 1 to 8 are legal"));
         }
-        if self.base.1 % 16 != 0 {
+        if !self.base.1.is_multiple_of(16) {
             return Err(format!("base offset {}: multiples of 16", self.base.1));
         }
         let inner = self.tile[0] * self.element;
@@ -131,7 +131,6 @@ impl TensorMap {
 
     /// Rows of the box at `coords`.
     pub(crate) fn rows(&self, coords: &[i32], memory: &Memory) -> Vec<BoxRow> {
-        let rank = self.dims.len();
         let inner = self.tile[0];
         let count: u32 = self.tile[1..].iter().product();
         let first = i64::from(coords[0]);
@@ -148,13 +147,15 @@ impl TensorMap {
                     + (first + i64::from(before) * i64::from(self.steps[0]))
                         * i64::from(self.element);
                 let mut exists = inside > 0;
-                for axis in 1..rank {
-                    let index = rest % self.tile[axis];
-                    rest /= self.tile[axis];
-                    let at =
-                        i64::from(coords[axis]) + i64::from(index) * i64::from(self.steps[axis]);
-                    exists &= at >= 0 && at < self.dims[axis] as i64;
-                    address = address.wrapping_add(at.wrapping_mul(self.strides[axis - 1] as i64));
+                let outer = coords[1..].iter().zip(&self.tile[1..]);
+                let steps = self.steps[1..].iter().zip(&self.dims[1..]);
+                for ((&coord, &size), ((&step, &dim), &stride)) in
+                    outer.zip(steps.zip(&self.strides))
+                {
+                    let at = i64::from(coord) + i64::from(rest % size) * i64::from(step);
+                    rest /= size;
+                    exists &= at >= 0 && at < dim as i64;
+                    address = address.wrapping_add(at.wrapping_mul(stride as i64));
                 }
                 BoxRow {
                     global: exists.then_some(address as u64),

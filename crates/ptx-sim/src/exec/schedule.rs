@@ -28,8 +28,11 @@ impl Machine<'_> {
                 return Ok(());
             }
             let polled = std::mem::take(&mut self.polled);
-            if (!ran || polled) && !self.finish_one()? && !ran {
-                return Err(self.deadlock());
+            if !ran || polled {
+                let finished = self.finish_one()?;
+                if !ran && !finished {
+                    return Err(self.deadlock());
+                }
             }
         }
     }

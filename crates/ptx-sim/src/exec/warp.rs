@@ -207,13 +207,13 @@ impl Warp {
     ) -> Result<(), Fault> {
         for &register in reads {
             let at = register as usize;
+            if self.owned > 0 && !matches!(self.owners[at], Owner::Nobody | Owner::Operand) {
+                return Err(self.owned_fault(register, names));
+            }
             if self.written[at] & active != active {
                 return Err(Fault::Uninitialised {
                     what: format!("register {}", names[at]),
                 });
-            }
-            if self.owned > 0 && !matches!(self.owners[at], Owner::Nobody | Owner::Operand) {
-                return Err(self.owned_fault(register, names));
             }
         }
         Ok(())

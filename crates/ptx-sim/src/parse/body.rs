@@ -218,9 +218,9 @@ impl<'p, 'a> Body<'p, 'a> {
     fn offset(&mut self) -> Result<i64> {
         let mut offset = 0;
         loop {
-            if self.parser.take(b'+') {
-                offset += self.parser.integer()?;
-            } else if self.parser.peek() == Some(Token::Punct(b'-')) {
+            // The sign of a subtraction belongs to the number.
+            let minus = self.parser.peek() == Some(Token::Punct(b'-'));
+            if minus || self.parser.take(b'+') {
                 offset += self.parser.integer()?;
             } else {
                 return Ok(offset);

@@ -2,23 +2,23 @@
 
 use flashcube_ptx_sim::Format;
 
-pub struct Problem {
-    pub s_q: usize,
-    pub s_kv: usize,
-    pub d: usize,
-    pub scale: f64,
-    pub causal: bool,
+pub(crate) struct Problem {
+    pub(crate) s_q: usize,
+    pub(crate) s_kv: usize,
+    pub(crate) d: usize,
+    pub(crate) scale: f64,
+    pub(crate) causal: bool,
 }
 
-pub struct Exact {
-    pub out: Vec<f64>,
-    pub lse: Vec<f64>,
+pub(crate) struct Exact {
+    pub(crate) out: Vec<f64>,
+    pub(crate) lse: Vec<f64>,
     /// Largest deviation of each element.
-    pub bound: Vec<f64>,
+    pub(crate) bound: Vec<f64>,
 }
 
 /// out = softmax(scale q k^T) v of one head; causal counts from the top left.
-pub fn attend(p: &Problem, q: &[f64], k: &[f64], v: &[f64]) -> Exact {
+pub(crate) fn attend(p: &Problem, q: &[f64], k: &[f64], v: &[f64]) -> Exact {
     let mut exact = Exact {
         out: vec![0.0; p.s_q * p.d],
         lse: vec![0.0; p.s_q],
@@ -53,7 +53,7 @@ pub fn attend(p: &Problem, q: &[f64], k: &[f64], v: &[f64]) -> Exact {
 }
 
 /// Fails with the first element outside its bound.
-pub fn compare(exact: &Exact, out: &[u8], lse: Option<&[u8]>) -> Result<(), String> {
+pub(crate) fn compare(exact: &Exact, out: &[u8], lse: Option<&[u8]>) -> Result<(), String> {
     for (i, got) in super::values::floats(out, Format::Bf16)
         .into_iter()
         .enumerate()

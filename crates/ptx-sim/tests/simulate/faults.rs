@@ -5,22 +5,34 @@ use flashcube_ptx_sim::Schedule;
 use super::ours::{D64, Failure, HOPPER_D64, PLANE, PLANE_D64, Shape, Tile, simulate};
 use super::triton::{ATTN_SM100, ATTN_SM100_SHARED, attention};
 
-/// Replaces occurrence `nth` (from 0) of a line that contains `needle` by `change` of it.
-fn edit(source: &str, needle: &str, nth: usize, change: impl Fn(&str) -> String) -> String {
+/// Replaces the occurrences that `which` picks (counted from 0) of lines that contain `needle` by `change` of them.
+fn edit_some(
+    source: &str,
+    needle: &str,
+    which: impl Fn(usize) -> bool,
+    change: impl Fn(&str) -> String,
+) -> String {
     let mut seen = 0;
+    let mut changed = 0;
     let mut edited = String::new();
     for line in source.lines() {
         let found = line.contains(needle);
-        if found && seen == nth {
+        if found && which(seen) {
             edited += &change(line);
+            changed += 1;
         } else {
             edited += line;
         }
         seen += usize::from(found);
         edited.push('\n');
     }
-    assert!(seen > nth, "`{needle}` occurs {seen} times");
+    assert!(changed > 0, "`{needle}` occurs {seen} times");
     edited
+}
+
+/// Occurrence `nth` alone.
+fn edit(source: &str, needle: &str, nth: usize, change: impl Fn(&str) -> String) -> String {
+    edit_some(source, needle, |seen| seen == nth, change)
 }
 
 fn dropped(_: &str) -> String {
@@ -40,6 +52,17 @@ fn with(from: &'static str, to: &'static str) -> impl Fn(&str) -> String {
     move |line| {
         assert!(line.contains(from), "{line}");
         line.replace(from, to)
+    }
+}
+
+/// Other byte counts where a constant is made for expect_tx; stage addresses, masked with the same number, stay.
+fn only_moves(to: &'static str) -> impl Fn(&str) -> String {
+    move |line| {
+        if line.starts_with("mov.u32") {
+            line.replace("16384", to)
+        } else {
+            line.to_owned()
+        }
     }
 }
 
@@ -125,8 +148,12 @@ fn faults_of_the_plane_kernel_are_found() {
 #[test]
 fn faults_of_the_hopper_kernel_are_found() {
     let cut = |needle: &str, nth| edit(HOPPER_D64, needle, nth, dropped);
-    let now = |nth| edit(HOPPER_D64, "mbarrier.try_wait", nth, no_wait);
-    let swap = |needle, from, to| edit(HOPPER_D64, needle, 0, with(from, to));
+    let all = |needle: &str, change: &dyn Fn(&str) -> String| {
+        edit_some(HOPPER_D64, needle, |_| true, change)
+    };
+    let now =
+        |which: &dyn Fn(usize) -> bool| edit_some(HOPPER_D64, "mbarrier.try_wait", which, no_wait);
+    // The producer's loop is unrolled, so that a shape runs some of its copies only: what it does is changed in all.
     let list: Vec<(&str, String, &[&str])> = vec![
         (
             "barrier after mbarrier.init",
@@ -149,56 +176,48 @@ fn faults_of_the_hopper_kernel_are_found() {
             &["RegisterOwned"],
         ),
         (
-            "wgmma.fence before P V",
-            cut("wgmma.fence", 4),
+            "wgmma.fence",
+            all("wgmma.fence", &dropped),
             &["MissingWgmmaFence"],
         ),
         (
             "wait for the tile",
-            now(0),
+            now(&|nth| nth == 0),
             &["Uninitialised", "Race", "MemoryOwned"],
         ),
         (
             "wait for keys",
-            now(1),
+            now(&|nth| nth == 1),
             &["MemoryOwned", "Race", "Uninitialised"],
         ),
         (
             "wait for values",
-            now(3),
+            now(&|nth| matches!(nth, 3 | 5 | 6)),
             &["MemoryOwned", "Race", "Uninitialised"],
         ),
         (
-            "release of a stage",
-            cut("mbarrier.arrive.shared::cta", 1),
-            &["Deadlock", "Mbarrier"],
+            "wait for free stages",
+            now(&|nth| nth > 8),
+            &["MemoryOwned", "Race", "Mbarrier"],
+        ),
+        (
+            "release of stages",
+            all("mbarrier.arrive.shared::cta", &dropped),
+            &["Deadlock"],
         ),
         (
             "too few bytes expected",
-            swap(
-                "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r478]",
-                "%r1318",
-                "128",
-            ),
+            all(", 16384;", &only_moves("128")),
             &["Mbarrier"],
         ),
         (
             "too many bytes expected",
-            swap(
-                "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r478]",
-                "%r1318",
-                "65536",
-            ),
+            all(", 16384;", &only_moves("65536")),
             &["Deadlock"],
         ),
         (
-            "values into the stage of the keys",
-            swap("[%r483], [%rd2", "%r483", "%r480"),
-            &["MemoryOwned"],
-        ),
-        (
             "tensor map of the wrong tensor",
-            swap("[%r480], [%rd1", "%rd1", "%rd2"),
+            all("[%rd1, {", &with("%rd1", "%rd2")),
             &["Numbers"],
         ),
         (
@@ -214,7 +233,7 @@ fn faults_of_the_hopper_kernel_are_found() {
                 0,
                 with("4611686293305360384", "274877972480"),
             ),
-            &["Numbers", "Uninitialised", "MemoryOwned", "Race"],
+            &["Numbers"],
         ),
     ];
     all_found(HOPPER_D64, list, |source| found(source, D64));

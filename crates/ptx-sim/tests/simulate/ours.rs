@@ -10,35 +10,35 @@ use flashcube_ptx_sim::{
 use super::attention::{Problem, attend, compare};
 use super::values::{Numbers, bytes};
 
-pub const HOPPER_D64: &str = include_str!("../fixtures/attend_hopper_bf16_d64.sm_90a.ptx");
-pub const HOPPER_D128: &str = include_str!("../fixtures/attend_hopper_bf16_d128.sm_90a.ptx");
-pub const PLANE_D64: &str = include_str!("../fixtures/attend_plane_bf16_d64.sm_80.ptx");
+pub(crate) const HOPPER_D64: &str = include_str!("../fixtures/attend_hopper_bf16_d64.sm_90a.ptx");
+pub(crate) const HOPPER_D128: &str = include_str!("../fixtures/attend_hopper_bf16_d128.sm_90a.ptx");
+pub(crate) const PLANE_D64: &str = include_str!("../fixtures/attend_plane_bf16_d64.sm_80.ptx");
 
 /// A kernel's tile and what CubeCL passes it.
 #[derive(Clone, Copy)]
-pub struct Tile {
-    pub hopper: bool,
-    pub d: usize,
-    pub rows: usize,
-    pub block: usize,
-    pub shared: usize,
+pub(crate) struct Tile {
+    pub(crate) hopper: bool,
+    pub(crate) d: usize,
+    pub(crate) rows: usize,
+    pub(crate) block: usize,
+    pub(crate) shared: usize,
 }
 
-pub const D64: Tile = Tile {
+pub(crate) const D64: Tile = Tile {
     hopper: true,
     d: 64,
     rows: 192,
     block: 128,
     shared: 114_992,
 };
-pub const D128: Tile = Tile {
+pub(crate) const D128: Tile = Tile {
     hopper: true,
     d: 128,
     rows: 128,
     block: 176,
     shared: 213_216,
 };
-pub const PLANE: Tile = Tile {
+pub(crate) const PLANE: Tile = Tile {
     hopper: false,
     d: 64,
     rows: 128,
@@ -46,10 +46,10 @@ pub const PLANE: Tile = Tile {
     shared: 49_280,
 };
 
-pub struct Shape {
-    pub h: usize,
-    pub s_q: usize,
-    pub s_kv: usize,
+pub(crate) struct Shape {
+    pub(crate) h: usize,
+    pub(crate) s_q: usize,
+    pub(crate) s_kv: usize,
 }
 
 /// The words of `info_st`: scalars by type in the order of their registration, each list padded to 8 bytes.
@@ -110,12 +110,12 @@ fn map(
 
 /// How a run failed.
 #[derive(Debug)]
-pub enum Failure {
+pub(crate) enum Failure {
     Sim(SimError),
     Numbers(String),
 }
 
-pub fn simulate(
+pub(crate) fn simulate(
     source: &str,
     tile: Tile,
     shape: &Shape,

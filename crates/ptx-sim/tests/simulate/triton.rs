@@ -126,7 +126,7 @@ fn matmul_tma(source: &str, shared: usize) {
     }
 }
 
-pub fn attention(
+pub(crate) fn attention(
     source: &str,
     shared: usize,
     causal: bool,
@@ -210,9 +210,9 @@ macro_rules! fixture {
         include_str!(concat!("../fixtures/triton_", $name, ".ptx"))
     };
 }
-pub const ATTN_SM100: &str = fixture!("attn_st3.sm_100");
-pub const ATTN_SM100_SHARED: usize = 65_632;
-pub const MATMUL_SM100: &str = fixture!("matmul_st3.sm_100");
+pub(crate) const ATTN_SM100: &str = fixture!("attn_st3.sm_100");
+pub(crate) const ATTN_SM100_SHARED: usize = 65_632;
+pub(crate) const MATMUL_SM100: &str = fixture!("matmul_st3.sm_100");
 
 fn attends(source: &str, shared: usize, causal: bool) {
     for schedule in SCHEDULES {

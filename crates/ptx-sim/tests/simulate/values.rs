@@ -3,17 +3,17 @@
 use flashcube_ptx_sim::{Format, Rounding};
 
 /// Numbers that any run repeats, about uniform in [-1, 1].
-pub struct Numbers(pub u64);
+pub(crate) struct Numbers(pub(crate) u64);
 
 impl Numbers {
-    pub fn next(&mut self) -> f64 {
+    pub(crate) fn next(&mut self) -> f64 {
         self.0 = self
             .0
             .wrapping_mul(6364136223846793005)
             .wrapping_add(1442695040888963407);
         (self.0 >> 33) as f64 / (1u64 << 30) as f64 - 1.0
     }
-    pub fn below(&mut self, n: u64) -> u64 {
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.0 = self
             .0
             .wrapping_mul(6364136223846793005)
@@ -21,7 +21,7 @@ impl Numbers {
         (self.0 >> 33) % n
     }
     /// `n` values that `format` holds exactly.
-    pub fn exact(&mut self, n: usize, format: Format) -> Vec<f64> {
+    pub(crate) fn exact(&mut self, n: usize, format: Format) -> Vec<f64> {
         (0..n)
             .map(|_| {
                 let bits = format.encode(2.0 * self.next(), 0.0, Rounding::Nearest, true);
@@ -32,7 +32,7 @@ impl Numbers {
 }
 
 /// Bytes of values in a format of whole bytes.
-pub fn bytes(values: &[f64], format: Format) -> Vec<u8> {
+pub(crate) fn bytes(values: &[f64], format: Format) -> Vec<u8> {
     let size = format.bits() as usize / 8;
     values
         .iter()
@@ -44,7 +44,7 @@ pub fn bytes(values: &[f64], format: Format) -> Vec<u8> {
 }
 
 /// The other way.
-pub fn floats(bytes: &[u8], format: Format) -> Vec<f64> {
+pub(crate) fn floats(bytes: &[u8], format: Format) -> Vec<f64> {
     bytes
         .chunks(format.bits() as usize / 8)
         .map(|raw| {
