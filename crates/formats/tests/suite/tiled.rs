@@ -159,7 +159,8 @@ fn damage_is_named() {
         | FormatError::NotFinite { tensor, .. } => tensor,
         other => panic!("{other}"),
     };
-    let cases: [(&str, &dyn Fn(&mut QuantizedLinear)); 9] = [
+    type Damage<'a> = (&'a str, &'a dyn Fn(&mut QuantizedLinear));
+    let cases: [Damage; 9] = [
         ("words", &|l| l.words.truncate(7)),
         ("words", &|l| l.group = 40),
         ("words", &|l| l.rows += 1),

@@ -140,9 +140,9 @@ fn plane(
         return Err(lacks(caps, "plane tier's dtypes", key.dtype, "f16, bf16"));
     }
     let rows = policy.rows.unwrap_or(match key.m {
-        ..=8 => 8,
-        ..=16 => 16,
-        ..=32 => 32,
+        0..=8 => 8,
+        9..=16 => 16,
+        17..=32 => 32,
         _ => 64,
     });
     if !matches!(rows, 8 | 16 | 32 | 64) {
@@ -214,10 +214,10 @@ fn hopper(
         return Err(lacks(caps, "hopper tier's dtypes", key.dtype, "f16, bf16"));
     }
     let rows = policy.rows.unwrap_or(match key.m {
-        ..=8 => 8,
-        ..=16 => 16,
-        ..=32 => 32,
-        ..=64 => 64,
+        0..=8 => 8,
+        9..=16 => 16,
+        17..=32 => 32,
+        33..=64 => 64,
         _ => 128,
     });
     if !matches!(rows, 8 | 16 | 32 | 64 | 128) {
