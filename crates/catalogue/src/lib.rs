@@ -23,6 +23,7 @@ mod launch;
 mod oracle;
 mod pressure;
 mod problem;
+mod sizes;
 mod verdict;
 
 pub use array::{Array, Data};
