@@ -110,7 +110,8 @@ impl Machine<'_> {
             chunk.to,
             &data[..chunk.bytes as usize],
             epoch,
-            // Triton lets wgmma and tcgen05.mma read what cp.async brought without a proxy fence, and hardware agrees.
+            // Triton lets wgmma and tcgen05.mma read what cp.async brought without a proxy fence; whether the
+            // ISA allows it has not been checked.
             false,
             lane as u8,
         );

@@ -125,11 +125,10 @@ impl Machine<'_> {
                 }
             }
             Op::Fence(fence) => self.fence(warp, *fence),
-            Op::SetMaxRegs { count, up } => {
+            Op::SetMaxRegs { count, .. } => {
                 return self.whole_warp(warp, active, group).map(|wait| {
                     wait.map_or_else(
                         || {
-                            let _ = up;
                             warp.max_registers = *count;
                             Flow::Next
                         },

@@ -133,26 +133,25 @@ impl Machine<'_> {
             1.0
         };
         for lane in 0..32 {
-            let value = |warp: &Warp, i: usize, old: f64| {
+            let value = |i: usize, old: f64| {
                 let (row, column) = acc_place(lane as u32, i as u32);
                 let (row, column) = (row as usize, column as usize);
                 let sum = dot(
                     &left[row * k..(row + 1) * k],
                     &right[column * k..(column + 1) * k],
                 );
-                let _ = warp;
                 sign * sum + if product.accumulate { old } else { 0.0 }
             };
             for (i, &register) in mma.d.iter().enumerate() {
                 let word = warp.register(register, lane);
                 if mma.d_format == Format::F32 {
                     let old = mma.d_format.decode(word);
-                    let new = value(warp, i, old);
+                    let new = value(i, old);
                     warp.set_f32(register, lane, new);
                 } else {
                     let half = |j: usize| {
                         let old = mma.d_format.decode(word >> (16 * j) & 0xffff);
-                        let new = value(warp, 2 * i + j, old);
+                        let new = value(2 * i + j, old);
                         mma.d_format.encode(new, 0.0, Rounding::Nearest, false)
                     };
                     let packed = half(0) | half(1) << 16;
