@@ -7,7 +7,8 @@
 //! - [`IntWeights`] is the logical form that [`PackedLinear`] packs from and unpacks to in every
 //!   [`Format`]: GPTQ v1 and v2, AWQ gemm and gemv, Marlin, compressed-tensors. [`GgufBlocks`] and
 //!   [`Nvfp4Weights`] are block formats of their own.
-//! - [`QuantizedLinear`] holds integer weights in the order that products read them in.
+//! - [`FloatWeights`] is the same for codes that are small floats: NVFP4, MXFP4, FP8, NF4.
+//! - [`QuantizedLinear`] holds either in the order that products read them in.
 //!
 //! ```no_run
 //! use flashcube_formats::{Checkpoint, PackedLinear, QuantConfig};
@@ -28,6 +29,7 @@ mod compressed_tensors;
 mod config;
 mod element;
 mod error;
+mod float_weights;
 mod gguf;
 mod gptq;
 mod int_weights;
@@ -43,6 +45,7 @@ pub use checkpoint::{Checkpoint, TensorView};
 pub use config::{Packing, QuantConfig, QuantMethod};
 pub use element::Element;
 pub use error::FormatError;
+pub use float_weights::{CodeType, FloatWeights, GroupScales};
 pub use gguf::{GgufBlocks, GgufKind};
 pub use gptq::{GptqVersion, check_version, sniff_version};
 pub use int_weights::{IntWeights, QuantShape};

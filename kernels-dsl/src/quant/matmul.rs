@@ -1,7 +1,7 @@
 //! Products with packed weights: one loop over tiles of W for every tier.
 //!
-//! Codes are multiplied as the small integers they are, which 16 bits hold exactly; the scale of a
-//! group multiplies the group's sum. So no weight is rounded, and the accumulator is f32 throughout.
+//! Codes are multiplied as the small numbers they stand for, which 16 bits hold exactly (NF4's but to
+//! their precision); the scale of a group multiplies the group's sum. The accumulator is f32 throughout.
 
 use cubecl::prelude::*;
 
