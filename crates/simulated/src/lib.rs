@@ -30,7 +30,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cubecl_core::client::Client;
 use cubecl_core::device::DeviceId;
 use flashcube_lowering::{Arch, Lowering, LoweringError};
-use flashcube_ptx_sim::{Coverage, Schedule};
+use flashcube_ptx_sim::Coverage;
+pub use flashcube_ptx_sim::Schedule;
 
 use server::SimulatedServer;
 
