@@ -1,0 +1,8 @@
+//! The quantizers against slow textbook versions and the papers' promises, on synthetic layers.
+
+mod awq;
+mod codebook;
+mod gptq;
+mod layer;
+mod rtn;
+mod textbook;
