@@ -7,6 +7,8 @@
 //! e_i = (w_i - q_i) / U[i, i]        w_j -= U[i, j] e_i   for j > i
 //! ```
 
+use std::ops::Range;
+
 use faer::linalg::matmul::matmul;
 use faer::{Accum, MatMut, MatRef, Par};
 use flashcube_formats::{IntWeights, QuantShape};
@@ -21,8 +23,10 @@ use crate::weight::Weight;
 
 /// Channels whose updates of the later ones are gathered into one matrix product.
 const BLOCK: usize = 128;
-/// Outputs that one task quantizes: they do not depend on each other.
-const OUTPUTS: usize = 96;
+/// Channels of a block that learn of each other's errors one by one, the rest of it by a product.
+const RUN: usize = 16;
+/// Least and most outputs that one task quantizes; they do not depend on each other.
+const OUTPUTS: [usize; 2] = [64, 384];
 
 /// Which weights a group's grid is fitted to, where groups are fitted on the way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize)]
@@ -236,11 +240,13 @@ impl Solver<'_> {
     fn solve(&self, weight: Weight<'_>) -> Result<IntWeights, QuantizeError> {
         let QuantShape { k, n, groups, .. } = self.shape;
         let ordered = weight.reordered(&self.order.channels);
-        let parts: Vec<Solved> = (0..n.div_ceil(OUTPUTS))
+        let [least, most] = OUTPUTS;
+        let outputs = n.div_ceil(rayon::current_num_threads()).clamp(least, most);
+        let parts: Vec<Solved> = (0..n.div_ceil(outputs))
             .into_par_iter()
             .map(|part| {
-                let first = part * OUTPUTS;
-                let columns = first..(first + OUTPUTS).min(n);
+                let first = part * outputs;
+                let columns = first..(first + outputs).min(n);
                 let rows = ordered.chunks_exact(n);
                 let own = rows
                     .flat_map(|row| &row[columns.clone()])
@@ -253,7 +259,7 @@ impl Solver<'_> {
         let mut grids = vec![Grid::empty(0, self.shape.bits); groups];
         for (part, solved) in parts.iter().enumerate() {
             for (position, own) in solved.codes.chunks_exact(solved.width).enumerate() {
-                let start = self.order.channels[position] * n + part * OUTPUTS;
+                let start = self.order.channels[position] * n + part * outputs;
                 codes[start..start + solved.width].copy_from_slice(own);
             }
             for (grid, own) in grids.iter_mut().zip(&solved.grids) {
@@ -276,7 +282,7 @@ impl Solver<'_> {
     fn solve_outputs(
         &self,
         mut w: Vec<f32>,
-        columns: std::ops::Range<usize>,
+        columns: Range<usize>,
     ) -> Result<Solved, QuantizeError> {
         let (k, width) = (self.shape.k, columns.len());
         let mut solved = Solved {
@@ -286,30 +292,49 @@ impl Solver<'_> {
         };
         let mut errors = vec![0.0f32; BLOCK * width];
         for block in self.blocks() {
-            let (head, tail) = w.split_at_mut(block.end * width);
-            self.round_block(head, tail, &block, &mut errors, &mut solved)?;
-            if tail.is_empty() {
-                break;
+            let at_start = match self.options.group_fit {
+                GroupFit::Exact => Vec::new(),
+                GroupFit::BlockStart => w[block.start * width..].to_vec(),
+            };
+            for run in self.runs(&block) {
+                if self.fixed.is_none() && run.start % self.shape.group == 0 {
+                    let rows = match self.options.group_fit {
+                        GroupFit::Exact => &w[run.start * width..],
+                        GroupFit::BlockStart => &at_start[(run.start - block.start) * width..],
+                    };
+                    solved.grids.push(self.fit(run.start, rows, width)?);
+                }
+                let errors = &mut errors[(run.start - block.start) * width..][..run.len() * width];
+                self.round_run(&mut w, &run, errors, &mut solved);
+                self.propagate(&mut w, &run, run.end..block.end, errors);
             }
-            // tail [k - end, width] -= U[block, end..]^T errors [block, width]
-            let upper = MatRef::from_row_major_slice(self.upper, k, k);
-            let coefficients = upper.submatrix(block.start, block.end, block.len(), k - block.end);
-            let errors = &errors[..block.len() * width];
-            matmul(
-                MatMut::from_row_major_slice_mut(tail, k - block.end, width),
-                Accum::Add,
-                coefficients.transpose(),
-                MatRef::from_row_major_slice(errors, block.len(), width),
-                -1.0,
-                Par::Seq,
-            );
+            self.propagate(&mut w, &block, block.end..k, &errors[..block.len() * width]);
         }
         Ok(solved)
     }
 
+    /// The channels `to` learn of the errors [from, width]: w_to -= U[from, to]^T errors.
+    fn propagate(&self, w: &mut [f32], from: &Range<usize>, to: Range<usize>, errors: &[f32]) {
+        if to.is_empty() {
+            return;
+        }
+        let (k, width) = (self.shape.k, errors.len() / from.len());
+        let upper = MatRef::from_row_major_slice(self.upper, k, k);
+        let coefficients = upper.submatrix(from.start, to.start, from.len(), to.len());
+        let rows = &mut w[to.start * width..to.end * width];
+        matmul(
+            MatMut::from_row_major_slice_mut(rows, to.len(), width),
+            Accum::Add,
+            coefficients.transpose(),
+            MatRef::from_row_major_slice(errors, from.len(), width),
+            -1.0,
+            Par::Seq,
+        );
+    }
+
     /// The part of the fixed grids that belongs to these outputs; nothing where grids are fitted
     /// on the way.
-    fn own_grids(&self, columns: std::ops::Range<usize>) -> Vec<Grid> {
+    fn own_grids(&self, columns: Range<usize>) -> Vec<Grid> {
         let own = |grid: &Grid| {
             let mut part = Grid::empty(0, self.shape.bits);
             part.scales.extend(&grid.scales[columns.clone()]);
@@ -319,60 +344,44 @@ impl Solver<'_> {
         self.fixed.iter().flatten().map(own).collect()
     }
 
-    /// Ranges of channels that are rounded one by one before the later ones learn of it.
-    fn blocks(&self) -> Vec<std::ops::Range<usize>> {
+    /// Ranges of channels whose errors the channels after them learn of at once.
+    fn blocks(&self) -> Vec<Range<usize>> {
         let QuantShape { k, group, .. } = self.shape;
         let exact = self.options.group_fit == GroupFit::Exact && self.fixed.is_none();
-        let mut blocks = Vec::new();
-        let mut start = 0;
-        while start < k {
-            let length = match exact {
-                false => BLOCK,
-                // As many whole groups as fit, or a part of one group.
-                true if group <= BLOCK => BLOCK / group * group,
-                true => BLOCK.min(group - start % group),
-            };
-            let end = (start + length).min(k);
-            blocks.push(start..end);
-            start = end;
-        }
-        blocks
+        ranges(0..k, |start| match exact {
+            false => BLOCK,
+            // As many whole groups as fit, or a part of one group.
+            true if group <= BLOCK => BLOCK / group * group,
+            true => BLOCK.min(group - start % group),
+        })
     }
 
-    /// Rounds the channels of a block. `head` [end, width] ends with the block, `tail` follows it;
-    /// leaves e_i in `errors`.
-    fn round_block(
+    /// Ranges of a block's channels that learn of each other one by one; groups start with one.
+    fn runs(&self, block: &Range<usize>) -> Vec<Range<usize>> {
+        let group = self.shape.group;
+        ranges(block.clone(), |start| RUN.min(group - start % group))
+    }
+
+    /// Rounds the channels of a run; leaves e_i [run, width] in `errors`.
+    fn round_run(
         &self,
-        head: &mut [f32],
-        tail: &[f32],
-        block: &std::ops::Range<usize>,
+        w: &mut [f32],
+        run: &Range<usize>,
         errors: &mut [f32],
         solved: &mut Solved,
-    ) -> Result<(), QuantizeError> {
+    ) {
         let (k, width) = (self.shape.k, solved.width);
-        let at_start = match self.options.group_fit {
-            GroupFit::Exact => Vec::new(),
-            GroupFit::BlockStart => head[block.start * width..].to_vec(),
-        };
         let mut restored = vec![0.0f32; width];
-        for i in block.clone() {
-            if self.fixed.is_none() && i % self.shape.group == 0 {
-                let current = match self.options.group_fit {
-                    GroupFit::Exact => &head[i * width..],
-                    GroupFit::BlockStart => &at_start[(i - block.start) * width..],
-                };
-                solved.grids.push(self.fit(i, current, tail, width)?);
-            }
-            let codes = &mut solved.codes[i * width..(i + 1) * width];
-            let (done, later) = head.split_at_mut((i + 1) * width);
-            let row = &done[i * width..];
-            let grid = match self.fixed {
-                Some(_) => &solved.grids[self.order.channels[i] / self.shape.group],
-                None => &solved.grids[i / self.shape.group],
+        for (i, error) in run.clone().zip(errors.chunks_exact_mut(width)) {
+            let channel = match self.fixed {
+                Some(_) => self.order.channels[i],
+                None => i,
             };
-            grid.quantize(row, codes, &mut restored);
+            let (done, later) = w[..run.end * width].split_at_mut((i + 1) * width);
+            let row = &done[i * width..];
+            let codes = &mut solved.codes[i * width..(i + 1) * width];
+            solved.grids[channel / self.shape.group].quantize(row, codes, &mut restored);
             let upper = &self.upper[i * k..(i + 1) * k];
-            let error = &mut errors[(i - block.start) * width..][..width];
             for ((error, &w), &q) in error.iter_mut().zip(row).zip(&restored) {
                 *error = (w - q) / upper[i];
             }
@@ -382,21 +391,12 @@ impl Solver<'_> {
                 }
             }
         }
-        Ok(())
     }
 
-    /// The grid of the group that starts at position `first`, whose rows begin in `current` and may
-    /// go on in `tail`.
-    fn fit(
-        &self,
-        first: usize,
-        current: &[f32],
-        tail: &[f32],
-        width: usize,
-    ) -> Result<Grid, QuantizeError> {
+    /// The grid of the group that starts at position `first`, whose rows begin `rows`.
+    fn fit(&self, first: usize, rows: &[f32], width: usize) -> Result<Grid, QuantizeError> {
         let last = (first + self.shape.group).min(self.shape.k);
-        let rows = current.chunks_exact(width).chain(tail.chunks_exact(width));
-        let rows = rows.take(last - first);
+        let rows = rows.chunks_exact(width).take(last - first);
         Grid::fit(
             rows,
             &self.importance[first..last],
@@ -404,4 +404,16 @@ impl Solver<'_> {
             &self.options.grid,
         )
     }
+}
+
+/// Cuts a range into consecutive ones of the lengths that `length` gives for their starts.
+fn ranges(whole: Range<usize>, length: impl Fn(usize) -> usize) -> Vec<Range<usize>> {
+    let mut cut = Vec::new();
+    let mut start = whole.start;
+    while start < whole.end {
+        let end = (start + length(start)).min(whole.end);
+        cut.push(start..end);
+        start = end;
+    }
+    cut
 }
