@@ -145,7 +145,7 @@ fn unusable(error: DemoError) -> Failure {
 
 /// One attention of the model on a device.
 fn attend(client: &Client, call: &AttentionCall<'_, f32>) -> Result<Attended, String> {
-    let shape = [call.b, call.h, call.s, call.d];
+    let shape = [call.b, call.h_q, call.s, call.d];
     let tensor = |values: &[f32]| {
         let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
         Tensor::contiguous(client.create_from_slice(&bytes), shape, DType::F32)
@@ -175,7 +175,7 @@ fn read(client: &Client, handle: Handle) -> Result<Vec<f32>, String> {
 
 /// The largest of the element-wise bounds of docs/numerics.md.
 fn bound(call: &AttentionCall<'_, f32>, _max_abs_score: f64) -> Bound {
-    let (b, h, s, d) = (call.b, call.h, call.s, call.d);
+    let (b, h, s, d) = (call.b, call.h_q, call.s, call.d);
     let problem = Problem {
         name: "demo".to_owned(),
         feature: "models",

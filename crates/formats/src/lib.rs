@@ -6,7 +6,7 @@
 //!   linear out of it.
 //! - [`IntWeights`] is the logical form that [`PackedLinear`] packs from and unpacks to in every
 //!   [`Format`]: GPTQ v1 and v2, AWQ gemm and gemv, Marlin, compressed-tensors. [`GgufBlocks`] and
-//!   [`Nvfp4Weights`] are block formats of their own.
+//!   [`Nvfp4Weights`] are block formats of their own; [`Gguf`] maps a GGUF file.
 //!
 //! ```no_run
 //! use flashcube_formats::{Checkpoint, PackedLinear, QuantConfig};
@@ -25,9 +25,12 @@ mod awq;
 mod checkpoint;
 mod compressed_tensors;
 mod config;
+mod divisor;
 mod element;
 mod error;
 mod gguf;
+mod gguf_file;
+mod gguf_reader;
 mod gptq;
 mod int_weights;
 mod linear;
@@ -39,9 +42,11 @@ mod write;
 
 pub use checkpoint::{Checkpoint, TensorView};
 pub use config::{Packing, QuantConfig, QuantMethod};
+pub use divisor::{input_divisor, input_divisor_tensor};
 pub use element::Element;
 pub use error::FormatError;
 pub use gguf::{GgufBlocks, GgufKind};
+pub use gguf_file::{Gguf, GgufHeader, GgufTensor, GgufType, GgufValue};
 pub use gptq::{GptqVersion, check_version, sniff_version};
 pub use int_weights::{IntWeights, QuantShape};
 pub use nvfp4::{Nvfp4Linear, Nvfp4Weights};
