@@ -58,3 +58,13 @@ pub fn data_dir() -> PathBuf {
 pub fn minilm_dir() -> PathBuf {
     data_dir().join("minilm")
 }
+
+/// The SmolLM2 text model, one GGUF file.
+pub fn smollm2_file() -> PathBuf {
+    data_dir().join("smollm2").join("model.gguf")
+}
+
+/// Folder of the calibration texts: `wiki.txt`, `web.txt`, `stories.txt`, `code.txt`.
+pub fn texts_dir() -> PathBuf {
+    data_dir().join("texts")
+}
