@@ -16,6 +16,9 @@ pub trait Architecture: Send + Sync {
     /// Blocks from the embedding to the head.
     fn blocks(&self) -> usize;
 
+    /// What the names of a block's tensors start with.
+    fn prefix(&self, block: usize) -> String;
+
     /// The linears of a block, in the order in which they run.
     fn stages(&self, block: usize) -> Vec<Stage>;
 

@@ -265,6 +265,10 @@ impl Architecture for BertConfig {
         self.num_hidden_layers
     }
 
+    fn prefix(&self, block: usize) -> String {
+        format!("encoder.layer.{block}.")
+    }
+
     fn stages(&self, block: usize) -> Vec<Stage> {
         let (hidden, wide) = (self.hidden_size, self.intermediate_size);
         let name = |name: &str| format!("encoder.layer.{block}.{name}");

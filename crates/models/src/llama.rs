@@ -281,6 +281,10 @@ impl Architecture for LlamaConfig {
         self.num_hidden_layers
     }
 
+    fn prefix(&self, block: usize) -> String {
+        format!("model.layers.{block}.")
+    }
+
     fn stages(&self, block: usize) -> Vec<Stage> {
         let (hidden, wide, d) = (self.hidden_size, self.intermediate_size, self.head_dim);
         let (own, shared) = (self.num_attention_heads * d, self.num_key_value_heads * d);

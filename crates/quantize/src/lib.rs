@@ -1,6 +1,7 @@
 //! Weight quantization on the host: GPTQ, AWQ, rounding to nearest. No GPU.
 //!
-//! The parts that need no model: [`Calibration`] gathers a layer's inputs into a [`Hessian`],
+//! [`model::quantize_model`] takes a whole model and writes a checkpoint. The parts that need no
+//! model: [`Calibration`] gathers a layer's inputs into a [`Hessian`],
 //! [`quantize_gptq`] and [`search_scales`] with [`round_clipped`] use it, [`round_to_nearest`],
 //! [`round_nf4`], [`round_mxfp4`] and [`round_nvfp4`] need only the weight.
 //!
@@ -24,6 +25,7 @@ mod factor;
 mod gptq;
 mod grid;
 mod hessian;
+pub mod model;
 mod rtn;
 mod weight;
 

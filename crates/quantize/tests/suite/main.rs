@@ -4,5 +4,7 @@ mod awq;
 mod codebook;
 mod gptq;
 mod layer;
+mod model;
 mod rtn;
 mod textbook;
+mod tiny;
