@@ -21,13 +21,13 @@ pub(super) struct Assembly<'a> {
 impl Assembly<'_> {
     /// Writes the tensors of `parts` and those that the model has outside its blocks, which go
     /// through the file `outer`; then tokenizer and configurations, `config.json` last, which makes
-    /// the folder a model. `config` is told the linears that stay in floats. The bytes of all
-    /// tensors.
+    /// the folder a model. `config` is told the linears that stay in floats, and gives None for a
+    /// model that is floats throughout. The bytes of all tensors.
     pub(super) fn write(
         &self,
         mut parts: Vec<PathBuf>,
         outer: &Path,
-        config: impl FnOnce(Vec<String>) -> QuantConfig,
+        config: impl FnOnce(Vec<String>) -> Option<QuantConfig>,
     ) -> Result<u64, QuantizeError> {
         let ignored = self.write_outer(outer)?;
         parts.insert(0, outer.to_owned());
@@ -48,7 +48,7 @@ impl Assembly<'_> {
         } else {
             save_sharded_views(self.out, views, &metadata, self.shard_bytes)?;
         }
-        self.describe(&config(ignored))?;
+        self.describe(config(ignored))?;
         Ok(bytes as u64)
     }
 
@@ -73,14 +73,16 @@ impl Assembly<'_> {
         Ok(linears)
     }
 
-    fn describe(&self, config: &QuantConfig) -> Result<(), QuantizeError> {
+    fn describe(&self, config: Option<QuantConfig>) -> Result<(), QuantizeError> {
         self.model.tokenizer.save(self.out.join("tokenizer.json"))?;
-        let quantization = config.to_json();
-        if config.method == QuantMethod::Gptq && config.packing != Packing::Nvfp4 {
-            save_json(self.out.join("quantize_config.json"), &quantization)?;
-        }
         let mut whole = self.model.config.clone();
-        whole["quantization_config"] = quantization;
+        if let Some(config) = config {
+            let quantization = config.to_json();
+            if config.method == QuantMethod::Gptq && config.packing != Packing::Nvfp4 {
+                save_json(self.out.join("quantize_config.json"), &quantization)?;
+            }
+            whole["quantization_config"] = quantization;
+        }
         Ok(save_json(self.out.join("config.json"), &whole)?)
     }
 }

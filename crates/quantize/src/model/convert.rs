@@ -6,7 +6,7 @@ use flashcube_formats::{
 };
 use flashcube_models::{Model, QuantizedCheckpoint};
 
-use super::assembly::{Assembly, unchanged};
+use super::assembly::{Assembly, float_tensor, unchanged};
 use super::options::Target;
 use crate::error::QuantizeError;
 
@@ -76,13 +76,50 @@ pub fn convert_model(
         out,
         shard_bytes,
     };
-    let config = |ignored: Vec<String>| QuantConfig {
-        method: target.method,
-        packing: target.packing,
-        ignore: ignored,
-        ..source.config().clone()
+    let config = |ignored: Vec<String>| {
+        Some(QuantConfig {
+            method: target.method,
+            packing: target.packing,
+            ignore: ignored,
+            ..source.config().clone()
+        })
     };
     let bytes = assembly.write(parts, &work.join("outer.safetensors"), config)?;
+    std::fs::remove_dir_all(&work).map_err(QuantizeError::io(&work))?;
+    Ok(bytes)
+}
+
+/// Writes a model, whatever form it has, as plain f32 safetensors. The bytes of the tensors.
+///
+/// # Errors
+/// [`QuantizeError::Model`] for tensors that cannot be read, [`QuantizeError::Io`].
+pub fn dequantize_model(
+    model: &Model,
+    out: &Path,
+    shard_bytes: usize,
+) -> Result<u64, QuantizeError> {
+    std::fs::create_dir_all(out).map_err(QuantizeError::io(out))?;
+    let work = out.join("unfinished");
+    std::fs::create_dir_all(&work).map_err(QuantizeError::io(&work))?;
+    let architecture = model.architecture();
+    let names = model.weights().names();
+    let mut parts = Vec::new();
+    for block in 0..architecture.blocks() {
+        let prefix = architecture.prefix(block);
+        let mut tensors = BTreeMap::new();
+        for name in names.iter().filter(|name| name.starts_with(&prefix)) {
+            tensors.insert(name.clone(), float_tensor(model.weights(), name)?);
+        }
+        let part = work.join(format!("block-{block:04}.safetensors"));
+        save(&part, &tensors, &BTreeMap::new())?;
+        parts.push(part);
+    }
+    let assembly = Assembly {
+        model,
+        out,
+        shard_bytes,
+    };
+    let bytes = assembly.write(parts, &work.join("outer.safetensors"), |_| None)?;
     std::fs::remove_dir_all(&work).map_err(QuantizeError::io(&work))?;
     Ok(bytes)
 }

@@ -15,7 +15,7 @@ mod run;
 mod text;
 mod work;
 
-pub use convert::convert_model;
+pub use convert::{convert_model, dequantize_model};
 pub use options::{Method, ModelOptions, Target, Unfoldable};
 pub use report::{HeldOut, LinearReport, ModelReport};
 pub use run::{Progress, quantize_model};

@@ -94,7 +94,7 @@ pub fn quantize_model(
         shard_bytes: options.shard_bytes,
     }
     .write(parts.collect(), &run.work.outer(), |ignored| {
-        options.target.config(&options.method, ignored)
+        Some(options.target.config(&options.method, ignored))
     })?;
     run.work.remove()?;
     report.seconds = start.elapsed().as_secs_f64();
