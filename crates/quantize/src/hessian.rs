@@ -20,6 +20,8 @@ pub struct Calibration {
     squares: Vec<f64>,
     /// `[k]`, sums of |x|.
     magnitudes: Vec<f64>,
+    /// `[k]`, sums of x.
+    sums: Vec<f64>,
 }
 
 impl Calibration {
@@ -30,6 +32,7 @@ impl Calibration {
             tokens: 0,
             squares: vec![0.0; k * k],
             magnitudes: vec![0.0; k],
+            sums: vec![0.0; k],
         }
     }
 
@@ -72,8 +75,10 @@ impl Calibration {
             }
         }
         for row in x.chunks_exact(k) {
-            for (sum, &value) in self.magnitudes.iter_mut().zip(row) {
-                *sum += f64::from(value.abs());
+            let totals = self.magnitudes.iter_mut().zip(&mut self.sums);
+            for ((magnitude, sum), &value) in totals.zip(row) {
+                *magnitude += f64::from(value.abs());
+                *sum += f64::from(value);
             }
         }
     }
@@ -101,6 +106,7 @@ impl Calibration {
             tokens: self.tokens,
             single: matrix.iter().map(|&value| value as f32).collect(),
             magnitudes: magnitudes.collect(),
+            mean: self.sums.iter().map(|sum| sum * per_token).collect(),
             matrix,
         }
     }
@@ -118,6 +124,8 @@ pub struct Hessian {
     single: Vec<f32>,
     /// `[k]`, mean |x|.
     magnitudes: Vec<f32>,
+    /// `[k]`, mean x.
+    mean: Vec<f64>,
 }
 
 impl Hessian {
@@ -157,8 +165,49 @@ impl Hessian {
                 divided.single[at] = divided.matrix[at] as f32;
             }
             divided.magnitudes[row] /= scales[row];
+            divided.mean[row] /= f64::from(scales[row]);
         }
         Ok(divided)
+    }
+
+    /// Mean x of every input channel, `[k]`.
+    pub fn mean(&self) -> &[f64] {
+        &self.mean
+    }
+
+    /// The moments of the inputs less their mean: what a layer's error amounts to when its bias
+    /// takes in the mean of it.
+    pub fn centered(&self) -> Self {
+        let mut centered = self.clone();
+        for row in 0..self.k {
+            for column in 0..self.k {
+                let at = row * self.k + column;
+                // A channel that never varies is left with a rounding error: it is dead.
+                let left = self.matrix[at] - self.mean[row] * self.mean[column];
+                let noise = 1e-12 * self.matrix[row * self.k + row];
+                centered.matrix[at] = if row == column && left <= noise {
+                    0.0
+                } else {
+                    left
+                };
+            }
+        }
+        for (single, &value) in centered.single.iter_mut().zip(&centered.matrix) {
+            *single = value as f32;
+        }
+        centered
+    }
+
+    /// mean(x) (W - restored), `[n]`: what a bias must gain for the mean output to stay.
+    pub(crate) fn mean_shift(&self, weight: Weight<'_>, restored: &[f32]) -> Vec<f32> {
+        let mut shift = vec![0.0f64; weight.n];
+        for (row, &mean) in self.mean.iter().enumerate() {
+            let restored = &restored[row * weight.n..(row + 1) * weight.n];
+            for ((shift, w), q) in shift.iter_mut().zip(weight.row(row)).zip(restored) {
+                *shift += mean * (f64::from(*w) - f64::from(*q));
+            }
+        }
+        shift.into_iter().map(|value| value as f32).collect()
     }
 
     /// Mean over the tokens of |x W|^2: the size of an output, or, for a difference of weights,

@@ -69,6 +69,9 @@ pub(crate) struct QuantizeArgs {
     /// GPTQ: the linears of a block see what they were, not what earlier ones became
     #[arg(long)]
     no_true_sequential: bool,
+    /// Biases take in the mean of each layer's output error
+    #[arg(long)]
+    bias_correction: bool,
     /// Search for smaller ranges (gptq, rtn; AWQ does unless --no-clip)
     #[arg(long, conflicts_with = "no_clip")]
     clip: bool,
@@ -217,6 +220,7 @@ impl QuantizeArgs {
             .ok_or_else(|| Failure::usage(format!("--format {name}"), "see --help"))?;
         Ok(ModelOptions {
             true_sequential: !self.no_true_sequential,
+            bias_correction: self.bias_correction,
             unfoldable: match self.unfoldable {
                 UnfoldableName::Refuse => Unfoldable::Refuse,
                 UnfoldableName::Skip => Unfoldable::Skip,

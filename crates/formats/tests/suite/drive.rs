@@ -15,7 +15,7 @@ fn file(bytes: &[u8], suffix: &str) -> tempfile::NamedTempFile {
 }
 
 /// A safetensors file; whether it was accepted.
-pub fn safetensors(bytes: &[u8]) -> bool {
+pub(crate) fn safetensors(bytes: &[u8]) -> bool {
     let file = file(bytes, ".safetensors");
     let Ok(checkpoint) = Checkpoint::open(file.path()) else {
         return false;
@@ -62,7 +62,7 @@ fn linear(checkpoint: &Checkpoint) {
 }
 
 /// A GGUF file; whether it was accepted.
-pub fn gguf(bytes: &[u8]) -> bool {
+pub(crate) fn gguf(bytes: &[u8]) -> bool {
     let parsed = GgufHeader::parse(bytes);
     let file = file(bytes, ".gguf");
     let opened = Gguf::open(file.path());
@@ -81,7 +81,7 @@ pub fn gguf(bytes: &[u8]) -> bool {
 }
 
 /// A quantization config; whether it was accepted.
-pub fn config(bytes: &[u8]) -> bool {
+pub(crate) fn config(bytes: &[u8]) -> bool {
     let Ok(json) = serde_json::from_slice::<serde_json::Value>(bytes) else {
         return false;
     };

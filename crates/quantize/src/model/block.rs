@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use flashcube_formats::{IntWeights, Nvfp4Weights};
 use flashcube_models::{
-    Architecture, Attend, Fold, LinearShape, ModelError, Overlay, Stage, TokenBatch,
+    Architecture, Attend, Fold, LinearShape, ModelError, Overlay, Stage, TokenBatch, Weights,
 };
 
 use super::fold::{Scaled, fold, weight_of};
@@ -171,9 +171,10 @@ impl BlockRun<'_, '_, '_> {
         let values = weight_of(&self.overlay, &linear.name, k, n)?;
         let weight = named(&linear.name, Weight::new(&values, k, n))?;
         let mut report = self.report(linear);
+        let judge = self.judge(linear, moments);
         let quantized = match &self.options.method {
             Method::Gptq(options) => {
-                let layer = quantize_gptq(weight, &moments.seen, options)?;
+                let layer = quantize_gptq(weight, &judge.seen, options)?;
                 report.damping = Some(layer.damping);
                 report.dead = layer.dead;
                 report.took_rtn = layer.took_rtn;
@@ -184,7 +185,8 @@ impl BlockRun<'_, '_, '_> {
             Method::Awq(options) => Quantized::Int(round_to_nearest(weight, None, &options.grid)?),
         };
         let restored = quantized.dequantize();
-        self.measure(&mut report, weight, &restored, moments)?;
+        self.measure(&mut report, weight, &restored, &judge, moments)?;
+        self.correct_bias(linear, &moments.seen, weight, &restored)?;
         report.seconds = start.elapsed().as_secs_f64();
         let stored = transposed(&restored, k, n);
         self.overlay.set(format!("{}.weight", linear.name), stored);
@@ -296,7 +298,8 @@ impl BlockRun<'_, '_, '_> {
         let original = weight_of(&self.overlay, &linear.name, k, n)?;
         let values = scaled.apply(&original);
         let weight = named(&linear.name, Weight::new(&values, k, n))?;
-        let seen = moments.seen.divided(&scaled.rows)?;
+        let judge = self.judge(linear, moments);
+        let seen = judge.seen.divided(&scaled.rows)?;
         let ints = round_clipped(weight, &seen, &options.grid)?;
         let mut effective = ints.dequantize();
         // The block computes with what stands in the checkpoint: a kept divisor is taken in, a
@@ -306,11 +309,22 @@ impl BlockRun<'_, '_, '_> {
             crate::awq::divide_inputs(&mut stored, &scaled.rows, n);
         }
         scaled.undo(&mut effective);
-        self.measure(
-            &mut report,
-            Weight::new(&original, k, n)?,
+        let before = Weight::new(&original, k, n)?;
+        self.measure(&mut report, before, &effective, &judge, moments)?;
+        // The bias is that of the folded linear, whose outputs were divided.
+        let mut folded = original.clone();
+        for values in [&mut effective, &mut folded] {
+            for row in values.chunks_exact_mut(n.max(1)) {
+                row.iter_mut()
+                    .zip(&scaled.columns)
+                    .for_each(|(w, by)| *w /= by);
+            }
+        }
+        self.correct_bias(
+            linear,
+            &moments.seen,
+            Weight::new(&folded, k, n)?,
             &effective,
-            moments,
         )?;
         report.seconds += start.elapsed().as_secs_f64();
         self.overlay
@@ -320,6 +334,47 @@ impl BlockRun<'_, '_, '_> {
             divisor: report.divisor.then(|| scaled.rows.clone()),
             report,
         })
+    }
+
+    /// Whether the linear's bias is to take in its mean error.
+    fn corrects(&self, linear: &LinearShape) -> bool {
+        self.options.bias_correction
+            && self
+                .overlay
+                .shape(&format!("{}.bias", linear.name))
+                .is_some()
+    }
+
+    /// The moments by which the linear's error is judged.
+    fn judge(&self, linear: &LinearShape, moments: &Moments) -> Moments {
+        let corrects = self.corrects(linear);
+        let judge = |hessian: &Hessian| match corrects {
+            true => hessian.centered(),
+            false => hessian.clone(),
+        };
+        Moments {
+            seen: judge(&moments.seen),
+            held_out: moments.held_out.as_ref().map(judge),
+        }
+    }
+
+    /// b + mean(x) (W - restored), where that is asked for.
+    fn correct_bias(
+        &mut self,
+        linear: &LinearShape,
+        seen: &Hessian,
+        weight: Weight<'_>,
+        restored: &[f32],
+    ) -> Result<(), QuantizeError> {
+        if !self.corrects(linear) {
+            return Ok(());
+        }
+        let name = format!("{}.bias", linear.name);
+        let mut bias = self.overlay.tensor(&name, &[linear.n])?;
+        let shift = seen.mean_shift(weight, restored);
+        bias.iter_mut().zip(shift).for_each(|(b, by)| *b += by);
+        self.overlay.set(name, bias);
+        Ok(())
     }
 
     fn report(&self, linear: &LinearShape) -> LinearReport {
@@ -342,12 +397,14 @@ impl BlockRun<'_, '_, '_> {
         }
     }
 
-    /// Output errors of `restored` and of plain rounding, against `weight`.
+    /// Output errors of `restored`, judged by `judge`, and of plain rounding with the bias as it
+    /// was, against `weight`.
     fn measure(
         &self,
         report: &mut LinearReport,
         weight: Weight<'_>,
         restored: &[f32],
+        judge: &Moments,
         moments: &Moments,
     ) -> Result<(), QuantizeError> {
         let plain = match self.options.method.grid() {
@@ -357,16 +414,19 @@ impl BlockRun<'_, '_, '_> {
             }
             None => restored.to_vec(),
         };
-        let errors = |hessian: &Hessian| -> Result<HeldOut, QuantizeError> {
+        let errors = |judge: &Hessian, hessian: &Hessian| -> Result<HeldOut, QuantizeError> {
             Ok(HeldOut {
                 output: hessian.output_square(weight)?,
-                loss: hessian.loss(weight, restored),
+                loss: judge.loss(weight, restored),
                 rtn_loss: hessian.loss(weight, &plain),
             })
         };
-        let seen = errors(&moments.seen)?;
+        let seen = errors(&judge.seen, &moments.seen)?;
         (report.output, report.loss, report.rtn_loss) = (seen.output, seen.loss, seen.rtn_loss);
-        report.held_out = moments.held_out.as_ref().map(errors).transpose()?;
+        report.held_out = match (&judge.held_out, &moments.held_out) {
+            (Some(judge), Some(hessian)) => Some(errors(judge, hessian)?),
+            _ => None,
+        };
         Ok(())
     }
 }

@@ -156,6 +156,9 @@ pub struct ModelOptions {
     pub target: Target,
     /// GPTQ: the linears of a block see what the earlier ones of it became, not what they were.
     pub true_sequential: bool,
+    /// Biases, where linears have them, take in the mean of the output error (Nagel et al. 2019);
+    /// weights are then judged by what remains.
+    pub bias_correction: bool,
     /// AWQ: scales that cannot be folded.
     pub unfoldable: Unfoldable,
     /// Most bytes of tensors in a file.
@@ -163,12 +166,13 @@ pub struct ModelOptions {
 }
 
 impl ModelOptions {
-    /// True-sequential, files of at most 2 GB, scales that cannot be folded refused.
+    /// True-sequential, biases as they are, files of at most 2 GB, scales that cannot be folded refused.
     pub fn new(method: Method, target: Target) -> Self {
         Self {
             method,
             target,
             true_sequential: true,
+            bias_correction: false,
             unfoldable: Unfoldable::default(),
             shard_bytes: 2_000_000_000,
         }

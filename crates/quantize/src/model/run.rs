@@ -139,6 +139,7 @@ fn identity(model: &Model, inputs: &Inputs<'_>, options: &ModelOptions) -> Value
         "method": options.method,
         "format": options.target.name(),
         "true_sequential": options.true_sequential,
+        "bias_correction": options.bias_correction,
         "unfoldable": options.unfoldable,
     })
 }

