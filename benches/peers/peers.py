@@ -30,7 +30,8 @@ import os
 import sys
 import time
 
-from problems import EXPECTED_CARD, EXPECTED_MATMUL, expected, problem, suite
+import linear
+from problems import EXPECTED_CARD, EXPECTED_MATMUL, decode, expected, problem, suite
 
 ROUNDS = 3
 SETTLE, WARM_UP, MEASURED = 100e-3, 25e-3, 100e-3
@@ -63,6 +64,7 @@ class Sdpa:
             yield
 
     def prepare(self, problem, q, k, v):
+        refuse_caches(problem)
         if problem["packed"] or problem["lengths"] or problem["window_left"] is not None:
             raise Refused("no such problem in scaled_dot_product_attention without a mask tensor")
         if problem["causal"] and problem["s_q"] != problem["s_kv"]:
@@ -84,11 +86,16 @@ class FlashAttention3:
         return self.torch.no_grad()
 
     def prepare(self, problem, q, k, v):
+        refuse_caches(problem)
         if problem["dtype"] != "bf16":
             raise Refused("the wheel has bf16 only")
         if problem["lengths"] or problem["window_left"] is not None:
             raise Refused("the wheel has no window and no lengths")
         causal, packed = problem["causal"], problem["packed"]
+        if problem["cache"] and hasattr(self.module, "flash_attn_with_kvcache"):
+            # It splits the keys; 0 lets it choose the number.
+            attend = self.module.flash_attn_with_kvcache
+            return lambda: first(attend(q, k, v, num_splits=0))
         if not packed:
             return lambda: first(self.module.flash_attn_func(q, k, v, causal=causal))
         ends = [sum(packed[:i]) for i in range(len(packed) + 1)]
@@ -97,6 +104,12 @@ class FlashAttention3:
         attend = self.module.flash_attn_varlen_func
         longest = max(packed)
         return lambda: first(attend(q, k, v, ends, ends, longest, longest, causal=causal))[None]
+
+
+def refuse_caches(problem):
+    """Pages, codes and graphs of ours are compared with ours in one piece and without."""
+    if problem["cache"] and any(problem["cache"].values()):
+        raise Refused("no such cache")
 
 
 def first(result):
@@ -129,7 +142,7 @@ def implementations(torch, device):
 class Peers:
     """Tensors of one problem at a time, and what has been measured."""
 
-    def __init__(self, seed, device):
+    def __init__(self, seed, device, marlin=None):
         import torch
 
         self.torch, self.seed, self.device = torch, seed, device
@@ -137,6 +150,8 @@ class Peers:
             raise RuntimeError("PyTorch sees no CUDA device")
         self.card = torch.cuda.get_device_name() if device == "cuda" else "cpu"
         self.implementations = implementations(torch, device)
+        self.linear = linear.implementations(torch, device, marlin)
+        self.linear_weights = None, None
         # What triton zeroes between launches.
         self.flush = torch.empty(256 << 20, dtype=torch.int8, device=device)
         self.current, self.tensors, self.launches = None, {}, {}
@@ -173,6 +188,8 @@ class Peers:
 
     def measure(self, problem, name):
         """One round; raises Refused where the peer does not take the problem."""
+        if problem.get("kind") == "linear":
+            return self.measure_linear(problem, name)
         peer = self.implementations[name]
         tensors = self.draw(problem, peer.layout)
         with peer.context():
@@ -188,6 +205,53 @@ class Peers:
         row = self.rows.setdefault((problem["name"], name), {"problem": problem, "rounds": []})
         row["rounds"].append(times)
         return times[0]
+
+    def measure_linear(self, problem, name):
+        """One round of passes over copies of the weights; the time of one product."""
+        torch, peer = self.torch, self.linear[name]
+        dtype = self.dtype(problem["dtype"])
+        key = name, problem["n"], problem["k"], problem["dtype"], problem["zeros"]
+        kept, weights = self.linear_weights
+        if kept != key:
+            self.free()
+            self.linear_weights = None, None
+            try:
+                weights = peer.weights(problem, dtype, self.device)
+            except ValueError as error:
+                raise Refused(str(error)) from error
+            self.linear_weights = key, weights
+        if (problem["name"], name) not in self.launches:
+            x = torch.randn(problem["m"], problem["k"], device=self.device).to(dtype)
+            out = torch.empty(problem["m"], problem["n"], dtype=dtype, device=self.device)
+            launches = peer.launches(x, weights, out)
+            launches[0]()
+            self.synchronize()
+
+            def rotate():
+                for launch in launches:
+                    launch()
+
+            self.launches[problem["name"], name] = self.captured(rotate), len(launches), x, out
+        rotate, copies, _, _ = self.launches[problem["name"], name]
+        median, fastest, number = self.round(rotate, flush=False)
+        times = median / copies, fastest / copies, number * copies
+        row = self.rows.setdefault((problem["name"], name), {"problem": problem, "rounds": []})
+        row["rounds"].append(times)
+        return times[0]
+
+    def finish_linear(self, problem):
+        epsilon = EPSILON[problem["dtype"]]
+        for (about, name), (rotate, _, x, out) in self.launches.items():
+            row = self.rows.get((about, name))
+            if row is not None and "worst" not in row:
+                rotate()
+                weights = self.linear_weights[1]
+                if self.linear_weights[0][0] != name:
+                    weights = self.linear[name].weights(problem, x.dtype, self.device)
+                    out.zero_()
+                    self.linear[name].launches(x, weights, out)[0]()
+                row["worst"] = linear.check(out, self.linear[name].exact(x, weights), epsilon)
+        self.launches = {}
 
     def captured(self, launch):
         """The launch as a CUDA graph: some peers' Python takes longer than their kernel, and the
@@ -212,25 +276,26 @@ class Peers:
         if self.device == "cuda":
             self.torch.cuda.synchronize()
 
-    def round(self, launch):
+    def round(self, launch, flush=True):
         """(median, fastest, number) of the seconds of a round's launches."""
         time.sleep(SETTLE)
         launch()
-        each = sum(self.windows(launch, 3)) / 3
+        each = sum(self.windows(launch, 3, flush)) / 3
         count = lambda seconds: int(min(max(seconds / each, 3), 1000))
         for _ in range(count(WARM_UP)):
             launch()
-        times = sorted(self.windows(launch, count(MEASURED)))
+        times = sorted(self.windows(launch, count(MEASURED), flush))
         return times[len(times) // 2], times[0], len(times)
 
-    def windows(self, launch, n):
+    def windows(self, launch, n, flush=True):
         """Seconds of n launches by the device's clock. Nothing waits before the last one."""
         if self.device != "cuda":
             return [timed(launch) for _ in range(n)]
         Event = self.torch.cuda.Event
         events = [(Event(enable_timing=True), Event(enable_timing=True)) for _ in range(n)]
         for start, end in events:
-            self.flush.zero_()
+            if flush:
+                self.flush.zero_()
             start.record()
             launch()
             end.record()
@@ -249,6 +314,8 @@ class Peers:
 
     def finish(self, problem):
         """Checks sampled rows of what was measured, then frees the problem."""
+        if problem.get("kind") == "linear":
+            return self.finish_linear(problem)
         for name, launch in self.launches.items():
             peer = self.implementations[name]
             with peer.context():
@@ -265,7 +332,7 @@ class Peers:
         error, size = 0.0, 0.0
         for at in sorted({i * (rows - 1) // (SAMPLED - 1) for i in range(SAMPLED)}):
             n, head, i = at // (h * s), at // s % h, at % s
-            first, end = 0, problem["s_kv"]
+            first, end = 0, problem["s_kv"]  # one query sees them all
             for length in problem["packed"] or []:
                 end = first + length
                 if i < end:
@@ -303,7 +370,8 @@ class Peers:
         self.matmul()
         rows = [self.row(name, row) for (_, name), row in self.rows.items()]
         rows += [self.matmul_row(dtype, rounds) for dtype, rounds in self.matmuls.items()]
-        versions = sorted({peer.version for peer in self.implementations.values()})
+        known = [*self.implementations.values(), *self.linear.values()]
+        versions = sorted({peer.version for peer in known})
         return {
             "version": ", ".join(versions),
             "backend": "peers",
@@ -314,9 +382,11 @@ class Peers:
 
     def row(self, implementation, row):
         problem = row["problem"]
-        before = expected(problem, implementation) if self.card == EXPECTED_CARD else None
+        of_linear = problem.get("kind") == "linear"
+        judged = self.card == EXPECTED_CARD and not of_linear
+        before = expected(problem, implementation) if judged else None
         worst = row.get("worst", 1e308)
-        peer = self.implementations[implementation]
+        peer = (self.linear if of_linear else self.implementations)[implementation]
         cell = {"layout": peer.layout, **{key: problem[key] for key in ("dtype", "mask")}}
         cell["problem"] = problem["name"]
         found = figures(row["rounds"], problem["flops"], before, cell, before is not None)
@@ -404,7 +474,7 @@ def answer(peers, request):
     raise ValueError(f"unknown op {op!r}")
 
 
-def serve(device):
+def serve(device, marlin):
     """Requests on stdin, answers on what was stdout; prints of libraries go to stderr."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -413,10 +483,10 @@ def serve(device):
         try:
             request = json.loads(line)
             if request["op"] == "hello":
-                peers = Peers(request["seed"], device)
+                peers = Peers(request["seed"], device, marlin)
                 found = [
                     {"name": name, "layout": peer.layout}
-                    for name, peer in peers.implementations.items()
+                    for name, peer in [*peers.implementations.items(), *peers.linear.items()]
                 ]
                 reply = {"implementations": found}
             else:
@@ -426,13 +496,17 @@ def serve(device):
         print(json.dumps(reply), file=answers, flush=True)
 
 
+def problems(arguments):
+    return decode() if arguments.suite == "decode" else suite(arguments.seed)
+
+
 def alone(arguments):
     try:
         peers = Peers(arguments.seed, arguments.device)
     except (ImportError, RuntimeError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    for problem in suite(arguments.seed):
+    for problem in problems(arguments):
         if arguments.row and not any(part in problem["name"] for part in arguments.row):
             continue
         refused = {}
@@ -458,18 +532,19 @@ def alone(arguments):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--suite", choices=["attention_forward"], default="attention_forward")
+    parser.add_argument("--suite", choices=["attention_forward", "decode"], default="attention_forward")
     parser.add_argument("--json", metavar="FILE", help="write JSON to this file")
     parser.add_argument("--row", action="append", metavar="PATTERN", help="only problems whose name contains this (repeatable)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the inputs and of the drawn problems")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="cpu times PyTorch's own kernel")
+    parser.add_argument("--marlin", metavar="LIB", help="Marlin's shared library, for the suite w4a16 of flashcube bench")
     parser.add_argument("--list", action="store_true", help="print the problems as JSON, and run nothing")
     parser.add_argument("--serve", action="store_true", help="answer requests on stdin")
     arguments = parser.parse_args()
     if arguments.list:
-        print(json.dumps(list(suite(arguments.seed)), indent=2))
+        print(json.dumps(list(problems(arguments)), indent=2))
     elif arguments.serve:
-        serve(arguments.device)
+        serve(arguments.device, arguments.marlin)
     else:
         sys.exit(alone(arguments))
 

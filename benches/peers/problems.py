@@ -1,4 +1,4 @@
-"""The problems of the suite attention_forward, and what peers reached on them before.
+"""The problems of the suites attention_forward and decode, and what peers reached on them before.
 
 The list is the one of crates/cli/src/bench/attention/problem.rs; a test compares what
 `flashcube bench --list` and `python3 benches/peers/peers.py --list` print.
@@ -29,6 +29,12 @@ EXPECTED = {
     "b1_h32_s16384_d64": {"cudnn": (460, 440), "fa2": (308, 297), "fa3": (527, 490)},
     "b1_h8_s16384_d256": {"cudnn": (671, 607), "fa2": (325, 293), "fa3": (712, 674)},
     "varlen16_h16_d128": {"fa3": (639, 586)},
+}
+# GB/s of K and V of one query for each of 32 heads on 8.
+EXPECTED_DECODE = {
+    "b1_h32on8_q1xkv131072_d128": {"cudnn": 3866, "fa2": 3430, "fa3": 3009},
+    "b16_h32on8_q1xkv8192_d128": {"cudnn": 3969, "fa2": 3781, "fa3": 3054},
+    "b64_h32on8_q1xkv4096_d128": {"cudnn": 4199, "fa2": 2518, "fa3": 3936},
 }
 EXPECTED_MATMUL = {"bf16": 687, "f16": 651}
 
@@ -62,7 +68,7 @@ def problem(dtype, b, heads, s, d, causal, window_left=None, packed=None, length
         "name": name + "/lengths" * lengths,
         "dtype": dtype,
         "b": b, "h_q": h_q, "h_kv": h_kv, "s_q": s, "s_kv": s, "d": d,
-        "causal": causal, "window_left": window_left, "packed": packed, "lengths": lengths,
+        "causal": causal, "window_left": window_left, "packed": packed, "lengths": lengths, "cache": None,
         "mask": mask,
         "bytes": 2 * b * (h_q + h_kv) * s * d * size + 4 * b * h_q * s,
         "flops": 4 * h_q * scores * d,
@@ -95,8 +101,51 @@ def suite(seed):
             yield problem(dtype, 1, (16, 16), sum(MIXED), 128, causal, packed=MIXED)
 
 
+# (b, h_q, h_kv, s_kv), d 128.
+CACHES = [
+    (1, 32, 8, 131072),
+    (16, 32, 8, 8192),
+    (64, 32, 8, 4096),
+    (128, 64, 8, 2048),
+    (1, 32, 8, 8192),
+    (8, 32, 8, 512),
+    (32, 16, 1, 8192),
+]
+LAUNCH_BOUND = 1 << 14
+
+
+def cached(dtype, b, h_q, h_kv, s, page, graph=False, codes=False, d=128):
+    size = 4 if dtype == "f32" else 2
+    kv_size = 1 if codes else size
+    name = f"attend_decode/{dtype}/b{b}_h{h_q}on{h_kv}_q1xkv{s}_d{d}"
+    return {
+        **problem(dtype, b, (h_q, h_kv), s, d, False),
+        "name": name + (f"/page{page}" if page else "") + "/e4m3" * codes + "/graph" * graph,
+        "s_q": 1, "cache": {"page": page, "graph": graph, "codes": codes},
+        "mask": "decode paged" if page else "decode",
+        "bytes": 2 * b * d * (h_q * size + h_kv * s * kv_size) + 4 * b * h_q,
+        "flops": 4 * h_q * b * s * d,
+    }
+
+
+def decode():
+    for dtype in ("bf16", "f16"):
+        for b, h_q, h_kv, s in CACHES:
+            for page in (None, 64):
+                yield cached(dtype, b, h_q, h_kv, s, page)
+                if b * s < LAUNCH_BOUND:
+                    yield cached(dtype, b, h_q, h_kv, s, page, graph=True)
+                if b == 64:
+                    yield cached(dtype, b, h_q, h_kv, s, page, codes=True)
+
+
 def expected(problem, implementation):
     """TFLOP/s this peer reached before, or None."""
+    if problem["cache"]:
+        # GB/s of K and V, as TFLOP/s.
+        figures = EXPECTED_DECODE.get(problem["name"].split("/")[2], {}).get(implementation)
+        wanted = figures and problem["dtype"] == "bf16"
+        return figures * problem["flops"] / problem["bytes"] / 1000 if wanted else None
     if problem["dtype"] != "bf16" or problem["window_left"] is not None or problem["lengths"]:
         return None
     sizes = problem["name"].split("/")[2]

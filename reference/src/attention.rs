@@ -132,7 +132,8 @@ pub fn forward_rows_rounded(
     }))
 }
 
-/// The attention weights exp(x_ij - lse_i) `[s_kv]` of one row (b, h, i): hidden keys weigh 0.
+/// The attention weights exp(x_ij - lse_i) `[s_kv]` of one row (b, h, i): hidden keys weigh 0, and a
+/// sink leaves them a sum below 1.
 ///
 /// # Errors
 /// As [`forward_rows`].
@@ -149,8 +150,10 @@ pub fn weights(
     let Some(max) = softmax_max(&x) else {
         return Ok(vec![0.0; x.len()]);
     };
+    let sink = problem.sink(row);
+    let max = max.max(sink);
     let p: Vec<f64> = x.iter().map(|x| (x - max).exp()).collect();
-    let sum: f64 = p.iter().sum();
+    let sum: f64 = (sink - max).exp() + p.iter().sum::<f64>();
     Ok(p.iter().map(|p| p / sum).collect())
 }
 
@@ -219,10 +222,12 @@ fn attend_row(
 ) -> (Vec<f64>, f64) {
     let mut out = vec![0.0; problem.d_v()];
     let x = problem.score_row((b, h, i));
+    let sink = problem.sink((b, h, i));
     let Some(max) = softmax_max(&x) else {
-        return (out, f64::NEG_INFINITY);
+        return (out, sink);
     };
-    let mut sum = 0.0;
+    let max = max.max(sink);
+    let mut sum = (sink - max).exp();
     for (j, &x) in x.iter().enumerate() {
         // Not merely weight 0: 0 * NaN in v would still be NaN.
         if x == f64::NEG_INFINITY {

@@ -4,3 +4,4 @@ pub mod blocks;
 pub mod e8m0;
 pub mod float;
 pub mod int;
+pub mod tiled;

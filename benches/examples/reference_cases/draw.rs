@@ -128,6 +128,7 @@ impl Drawn {
             mask: self.mask.as_ref().map(broadcast),
             bias: self.bias.as_ref().map(broadcast),
             alibi: self.alibi.as_deref(),
+            sinks: None,
         }
     }
 }

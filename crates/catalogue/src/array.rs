@@ -1,6 +1,7 @@
 //! Strided host arrays: what kernels receive, gaps and all.
 
 use flashcube::DType;
+use flashcube_reference::quant::float::{E4M3, Overflow, Round};
 use half::{bf16, f16};
 
 use crate::problem::Memory;
@@ -193,6 +194,10 @@ pub(crate) fn encode(dtype: DType, values: &[f32]) -> Vec<u8> {
         DType::F32 => x.to_le_bytes().to_vec(),
         DType::F16 => f16::from_f32(*x).to_le_bytes().to_vec(),
         DType::BF16 => bf16::from_f32(*x).to_le_bytes().to_vec(),
+        DType::E4M3 => {
+            let code = E4M3.encode(f64::from(*x), Round::NearestEven, Overflow::Saturate);
+            vec![code as u8]
+        }
     };
     values.iter().flat_map(bytes).collect()
 }
@@ -218,6 +223,10 @@ pub(crate) fn decode(dtype: DType, bytes: &[u8]) -> Vec<f32> {
                 .map(|&x| bf16::from_le_bytes(x).to_f32())
                 .collect()
         }
+        DType::E4M3 => bytes
+            .iter()
+            .map(|&x| E4M3.decode(x.into()) as f32)
+            .collect(),
     }
 }
 
@@ -227,5 +236,6 @@ pub(crate) fn round_to(dtype: DType, x: f64) -> f64 {
         DType::F32 => f64::from(x as f32),
         DType::F16 => f16::from_f64(x).to_f64(),
         DType::BF16 => bf16::from_f64(x).to_f64(),
+        DType::E4M3 => E4M3.round(x, Overflow::Saturate),
     }
 }

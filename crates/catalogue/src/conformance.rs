@@ -2,7 +2,7 @@
 
 use cubecl::prelude::Client;
 use flashcube::attention::IssueOrder;
-use flashcube::{Caps, DType, Error, Policy, RoleSplit, TierName};
+use flashcube::{Caps, DType, Error, MatmulPolicy, Policy, RoleSplit, TierName};
 use flashcube_reference as reference;
 use serde::Serialize;
 
@@ -11,7 +11,7 @@ use crate::inputs::Inputs;
 use crate::launch::{Launched, launch, launch_into};
 use crate::oracle;
 use crate::pressure::Pressure;
-use crate::problem::{Kernel, Problem};
+use crate::problem::{Kernel, Problem, Task};
 use crate::required::{BackendName, Required, required};
 use crate::verdict::{Measure, Outputs, Verdict};
 
@@ -303,8 +303,11 @@ fn wrong_blueprint(problem: &Problem, policy: Policy, launched: &Launched) -> Op
     let kernel = match problem.kernel() {
         Kernel::AttendForward => "attn_fwd",
         Kernel::AttendBackward => "attn_bwd",
+        Kernel::AttendDecode => "attn_dec",
+        Kernel::Append => "append",
         Kernel::MergePartials => "merge",
         Kernel::DequantizeInt4 => "dequantize",
+        Kernel::W4a16 => "w4a16",
         Kernel::HadamardTransform => "hadamard",
     };
     let prefix = format!("{kernel}/{}/", problem.tier());
@@ -316,7 +319,18 @@ fn wrong_blueprint(problem: &Problem, policy: Policy, launched: &Launched) -> Op
             && policy.pack.is_none_or(|pack| pack == (ran.pack > 1))
             && policy.tile.is_none_or(|tile| tile == (ran.rows, ran.block))
     });
+    let asked = asked && linear_as_asked(problem, name);
     (!right || !asked).then(|| format!("{name} ran, not {prefix} with {policy:?}"))
+}
+
+/// Rows and parts of a product are those that the problem asks for.
+fn linear_as_asked(problem: &Problem, name: &str) -> bool {
+    let Task::Linear(sizes) = &problem.task else {
+        return true;
+    };
+    let MatmulPolicy { rows, splits, .. } = sizes.policy;
+    rows.is_none_or(|rows| name.contains(&format!("/m{rows}x")))
+        && splits.is_none_or(|splits| name.contains("/split") == (splits > 1))
 }
 
 fn usual_order(tier: TierName) -> IssueOrder {

@@ -8,7 +8,7 @@ use flashcube_formats::{Checkpoint, FormatError, TensorData, save};
 use flashcube_reference as reference;
 use half::{bf16, f16};
 
-use crate::array::{Array, Data};
+use crate::array::{Array, Data, encode};
 use crate::inputs::Inputs;
 use crate::oracle;
 use crate::problem::Problem;
@@ -115,6 +115,7 @@ fn tensor(array: &Array) -> Result<TensorData, FormatError> {
                 DType::F32 => TensorData::new(shape, &values),
                 DType::F16 => TensorData::new(shape, &map(&values, f16::from_f32)),
                 DType::BF16 => TensorData::new(shape, &map(&values, bf16::from_f32)),
+                DType::E4M3 => TensorData::new(shape, &encode(DType::E4M3, &values)),
             }
         }
         Data::U32(words) => TensorData::new(shape, words),

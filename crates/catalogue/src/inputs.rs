@@ -5,23 +5,28 @@ use std::collections::BTreeMap;
 use flashcube::attention::MaskWidth;
 use flashcube::{DType, PackFormat};
 use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use rand_distr::StandardNormal;
 
 use crate::array::{Array, Data, round_to};
 use crate::oracle;
 use crate::problem::{
-    Attend, HadamardSizes, Memory, MergeSizes, PackedSizes, Problem, Task, Values,
+    Append, Attend, Decode, HadamardSizes, LinearSizes, Memory, MergeSizes, PackedSizes, Problem,
+    Task, Values,
 };
 
 /// The inputs of one problem, by name:
 ///
 /// | kernel | arrays |
 /// |---|---|
-/// | attend_forward | q, k, v; with their hooks mask, bias, documents_q, documents_kv, lengths_q, lengths_kv, cu_seqlens_q, cu_seqlens_kv, alibi |
+/// | attend_forward | q, k, v; with their hooks mask, bias, documents_q, documents_kv, lengths_q, lengths_kv, cu_seqlens_q, cu_seqlens_kv, alibi, sinks |
+/// | attend_decode | the same; k and v as if every sequence lay in one piece |
 /// | attend_backward | those, and out, lse (the reference's, rounded) and d_out |
+/// | append | k, v (the cache before), k_new, v_new, cos, sin |
 /// | merge_partials | outs, lses |
 /// | dequantize_int4 | qweight, qzeros, scales, g_idx |
+/// | w4a16 | x, words, scales, zeros, gather, bias |
 /// | hadamard_transform | x, signs |
 ///
 /// Scalars (scale, softcap, causal, windows) are fields of the problem's [`Task`].
@@ -38,8 +43,11 @@ impl Inputs {
         match &problem.task {
             Task::Forward(attend) => draw.attend(attend),
             Task::Backward(attend) => draw.backward(attend),
+            Task::Decode(decode) => draw.attend(&decode.attend),
+            Task::Append(sizes) => draw.append(sizes),
             Task::Merge(sizes) => draw.merge(sizes),
             Task::Dequantize(sizes) => draw.packed(sizes),
+            Task::Linear(sizes) => draw.linear(sizes),
             Task::Hadamard(sizes) => draw.hadamard(sizes),
         }
         Self {
@@ -133,9 +141,66 @@ impl<'a> Draw<'a> {
             blank(&mut k_values, a.d, &seen.keys);
             blank(&mut v_values, a.d_v, &seen.keys);
         }
+        self.share_prefix(k, &mut k_values);
+        self.share_prefix(v, &mut v_values);
+        self.round_to_codes(k, 0, &mut k_values);
+        self.round_to_codes(v, 1, &mut v_values);
         self.put("q", q, &q_values);
         self.put("k", k, &k_values);
         self.put("v", v, &v_values);
+    }
+
+    /// Gives every batch entry the first rows of entry 0, where the problem says so.
+    fn share_prefix(&self, [b, h, s, d]: [usize; 4], values: &mut [f64]) {
+        let Task::Decode(Decode { prefix, .. }) = self.problem.task else {
+            return;
+        };
+        for (batch, head) in (1..b).flat_map(|batch| (0..h).map(move |head| (batch, head))) {
+            let to = (batch * h + head) * s * d;
+            values.copy_within(head * s * d..(head * s + prefix) * d, to);
+        }
+    }
+
+    /// Rounds rows to what their codes and scales can say, where the problem's cache holds codes.
+    fn round_to_codes(&self, [_, h, s, d]: [usize; 4], shift: usize, values: &mut [f64]) {
+        let Task::Decode(decode) = &self.problem.task else {
+            return;
+        };
+        if decode.codes.is_none() {
+            return;
+        }
+        for (row, values) in values.chunks_mut(d.max(1)).enumerate() {
+            let scale = decode.scale(row / s / h, row / s % h + shift, row % s);
+            let scale = f64::from(scale);
+            values
+                .iter_mut()
+                .for_each(|x| *x = scale * round_to(DType::E4M3, *x / scale));
+        }
+    }
+
+    fn append(&mut self, a: &Append) {
+        let b = a.lengths.len();
+        for (name, s, d) in [
+            ("k", a.s_kv, a.d.0),
+            ("v", a.s_kv, a.d.1),
+            ("k_new", a.s, a.d.0),
+            ("v_new", a.s, a.d.1),
+        ] {
+            let shape = [b, a.h, s, d];
+            let values = self.normals(shape.iter().product());
+            self.put(name, shape, &values);
+        }
+        if let Some((_, columns)) = a.rope {
+            let angle = |position: usize, pair: usize| {
+                position as f64 * 1e4f64.powf(-2.0 * pair as f64 / columns as f64)
+            };
+            for (name, of) in [("cos", f64::cos as fn(f64) -> f64), ("sin", f64::sin)] {
+                let pairs = columns / 2;
+                let all = (0..a.s_kv).flat_map(|i| (0..pairs).map(move |x| of(angle(i, x)) as f32));
+                let array = Array::floats(&[a.s_kv, pairs], DType::F32, all.collect());
+                self.arrays.insert(name, array);
+            }
+        }
     }
 
     /// q and k of the distributions that prescribe logits. Only column 0 is used then.
@@ -233,6 +298,11 @@ impl<'a> Draw<'a> {
         if let Some(slopes) = a.slopes() {
             self.arrays
                 .insert("alibi", Array::floats(&[a.h_q], DType::F32, slopes));
+        }
+        if a.sinks {
+            let sinks = (0..a.h_q).map(|_| 2.0 * self.normal() as f32).collect();
+            self.arrays
+                .insert("sinks", Array::floats(&[a.h_q], DType::F32, sinks));
         }
     }
 
@@ -332,6 +402,72 @@ impl<'a> Draw<'a> {
             let g_idx = (0..p.k).map(|_| self.rng.random_range(0..groups)).collect();
             self.arrays
                 .insert("g_idx", Array::dense(&[p.k], Data::U32(g_idx)));
+        }
+    }
+
+    fn linear(&mut self, p: &LinearSizes) {
+        let dtype = self.problem.dtype;
+        let mut x = self.normals(p.m * p.k);
+        match self.problem.values {
+            // Beyond 6e4 an f16 ends.
+            Values::LargeLogits => x.iter_mut().for_each(|x| *x = (*x * 1e4).clamp(-6e4, 6e4)),
+            Values::Cancelling => {
+                for row in x.chunks_mut(p.k.max(1)) {
+                    let (first, second) = row.split_at_mut(p.k / 2);
+                    second.iter_mut().zip(first).for_each(|(b, a)| *b = -*a);
+                }
+            }
+            _ => {}
+        }
+        let x: Vec<f32> = x.iter().map(|&x| round_to(dtype, x) as f32).collect();
+        let x = Array::arranged(&[p.m, p.k], dtype, &x, self.problem.memory, 0);
+        let (rows, columns) = (p.rows(), p.n.next_multiple_of(64));
+        let words = (0..rows * columns / 32 * p.bits as usize)
+            .map(|_| self.rng.random())
+            .collect();
+        // Results stay finite in f16.
+        let spread = match self.problem.values {
+            Values::LargeLogits => 0.001,
+            _ => 0.02,
+        };
+        // Columns past the last one hold garbage, as do the rows.
+        let scales = (0..p.places())
+            .map(|at| {
+                match at % columns / 64 * 64 + at % 64 / 2 % 4 * 16 + at % 64 / 8 * 2 + at % 2 {
+                    column if column >= p.n => f32::NAN,
+                    _ => round_to(DType::F16, spread * self.normal()) as f32,
+                }
+            })
+            .collect();
+        let places = p.places();
+        self.arrays.extend([
+            ("x", x),
+            (
+                "words",
+                Array::dense(&[rows * columns / 32 * p.bits as usize], Data::U32(words)),
+            ),
+            ("scales", Array::floats(&[places], DType::F16, scales)),
+        ]);
+        if p.zeros {
+            let limit = 1u32 << p.bits;
+            let zeros = (0..places).map(|_| self.rng.random_range(0..limit) as u8);
+            let zeros = Data::U8(zeros.collect());
+            self.arrays.insert("zeros", Array::dense(&[places], zeros));
+        }
+        if p.gathered {
+            let mut gather: Vec<u32> = (0..rows as u32)
+                .map(|row| if (row as usize) < p.k { row } else { u32::MAX })
+                .collect();
+            gather.shuffle(&mut self.rng);
+            self.arrays
+                .insert("gather", Array::dense(&[rows], Data::U32(gather)));
+        }
+        if p.bias {
+            let bias: Vec<f32> = (0..p.n)
+                .map(|_| round_to(dtype, self.normal()) as f32)
+                .collect();
+            self.arrays
+                .insert("bias", Array::floats(&[p.n], dtype, bias));
         }
     }
 

@@ -4,12 +4,13 @@ use cubecl::prelude::Client;
 use cubecl::server::Handle;
 use flashcube::{
     AttendBlueprint, AttendOptions, BoolMask, DType, DequantizeOptions, Error, HadamardOptions,
-    MergeOptions, PackedWeights, Policy, RuntimeFailure, Tensor,
+    LinearWeights, MatmulOptions, MatmulPolicy, MergeOptions, PackedWeights, Policy,
+    RuntimeFailure, Tensor,
 };
 
 use crate::array::{Array, Data, decode, layout};
 use crate::inputs::Inputs;
-use crate::problem::{Attend, HadamardSizes, Memory, PackedSizes, Problem, Task};
+use crate::problem::{Attend, HadamardSizes, LinearSizes, Memory, PackedSizes, Problem, Task};
 use crate::verdict::Outputs;
 
 /// A byte that no kernel writes by chance: two of them are a NaN in f16, bf16 and f32 alike.
@@ -35,6 +36,9 @@ struct Place {
     dtype: DType,
     handle: Option<Handle>,
 }
+
+mod append;
+mod decode;
 
 /// Runs the problem's kernel once and reads everything back.
 pub(crate) fn launch(
@@ -64,8 +68,12 @@ pub(crate) fn launch_into(
     match &problem.task {
         Task::Forward(attend) => run.forward(attend, policy),
         Task::Backward(attend) => run.backward(attend, policy),
+        Task::Decode(decode) if decode.prefix > 0 => run.cascade(decode, policy),
+        Task::Decode(decode) => run.decode(decode, policy),
+        Task::Append(sizes) => run.append(sizes),
         Task::Merge(_) => run.merge(),
         Task::Dequantize(sizes) => run.dequantize(sizes),
+        Task::Linear(sizes) => run.linear(sizes, policy),
         Task::Hadamard(sizes) => run.hadamard(sizes),
     }
 }
@@ -202,6 +210,37 @@ impl Run<'_> {
         Ok(launched)
     }
 
+    fn linear(&self, sizes: &LinearSizes, policy: Policy) -> Result<Launched, Error> {
+        let empty = Array::dense(&[0], Data::U32(Vec::new()));
+        let handle = |name: &str| self.upload(self.inputs.get(name).unwrap_or(&empty));
+        let optional = |name: &str| self.inputs.get(name).map(|array| self.upload(array));
+        let weights = LinearWeights {
+            bits: sizes.bits,
+            k: sizes.k,
+            n: sizes.n,
+            rows: sizes.rows(),
+            group: sizes.group,
+            words: handle("words"),
+            scales: handle("scales"),
+            zeros: optional("zeros"),
+            gather: optional("gather"),
+        };
+        let places = [self.place(0, self.problem.dtype, 0)];
+        let options = MatmulOptions {
+            bias: self.inputs.get("bias").map(|_| self.tensor("bias")),
+            out: places[0].tensor(),
+            policy: MatmulPolicy {
+                tier: policy.tier,
+                ..sizes.policy
+            },
+        };
+        let x = self.tensor::<2>("x");
+        let multiplied = flashcube::matmul_quantized(self.client, &x, &weights, &options)?;
+        let mut launched = self.collect(&places, &[erase(&multiplied.out)])?;
+        launched.blueprint = multiplied.blueprint.map(|b| b.to_string());
+        Ok(launched)
+    }
+
     fn hadamard(&self, sizes: &HadamardSizes) -> Result<Launched, Error> {
         let x = self.tensor::<2>("x");
         let signs = self.inputs.get("signs").map(Array::flags);
@@ -328,6 +367,7 @@ struct HookArrays {
     mask: Option<BoolMask>,
     bias: Option<Tensor<4>>,
     alibi: Option<Vec<f32>>,
+    sinks: Option<Vec<f32>>,
     documents: Option<(Vec<u32>, Vec<u32>)>,
 }
 
@@ -345,6 +385,7 @@ impl HookArrays {
             }),
             bias: run.inputs.get("bias").map(|_| run.tensor("bias")),
             alibi: run.inputs.get("alibi").map(Array::values),
+            sinks: run.inputs.get("sinks").map(Array::values),
             documents: words("documents_q").zip(words("documents_kv")),
         }
     }
@@ -364,6 +405,7 @@ impl HookArrays {
             mask: self.mask.clone(),
             bias: self.bias.clone(),
             alibi: self.alibi.as_deref(),
+            sinks: self.sinks.as_deref(),
             policy,
             ..AttendOptions::default()
         }

@@ -1,13 +1,14 @@
 //! Sabotaged kernels: a suite that lets one of them pass proves nothing.
 
 use cubecl::prelude::Client;
-use flashcube::{Error, Fault, Policy};
+use flashcube::{Error, Fault, MatmulFault, Policy};
 use serde::Serialize;
 
 use crate::catalogue::problem;
 use crate::inputs::Inputs;
 use crate::launch::launch;
 use crate::oracle;
+use crate::problem::{Problem, Task};
 use crate::verdict::Verdict;
 
 /// One fault on one problem that can show it.
@@ -56,11 +57,39 @@ pub fn problems_for(fault: Fault) -> &'static [&'static str] {
     }
 }
 
+/// Products that show a fault.
+pub fn products_for(fault: MatmulFault) -> &'static [&'static str] {
+    match fault {
+        MatmulFault::ScaleOfFirstGroup => &["sizes/m9n127k1024g128", "sizes/m8n96k96g32"],
+        MatmulFault::ZeroPointOffByOne => &["sizes/m3n65k130g128_zeros", "sizes/m1n64k64g64"],
+        MatmulFault::ColumnsSwapped => &["sizes/m1n64k64g64", "bits/b3_m2"],
+        MatmulFault::LastTileDropped => &["sizes/m3n65k130g128", "sizes/m1n1k1g64"],
+        MatmulFault::GatherIgnored => &["gathered/gathered_m37"],
+        MatmulFault::BiasDropped => &["bias/bias_m20"],
+    }
+}
+
+/// Runs of sabotaged kernels there are.
+pub fn count() -> usize {
+    let attention = Fault::ALL.iter().map(|&fault| problems_for(fault).len());
+    let products = MatmulFault::ALL
+        .iter()
+        .map(|&fault| products_for(fault).len());
+    attention.chain(products).sum()
+}
+
 /// Launches every fault on every problem that can show it.
 pub fn run(client: &Client, seed: u64, mut progress: impl FnMut(&Mutant)) -> Vec<Mutant> {
     let mut mutants = Vec::new();
     for fault in Fault::ALL {
         for mutant in plant(client, fault, seed) {
+            progress(&mutant);
+            mutants.push(mutant);
+        }
+    }
+    for fault in MatmulFault::ALL {
+        for name in products_for(fault) {
+            let mutant = try_product(client, fault, name, seed);
             progress(&mutant);
             mutants.push(mutant);
         }
@@ -76,8 +105,41 @@ pub fn plant(client: &Client, fault: Fault, seed: u64) -> impl Iterator<Item = M
 
 fn try_fault(client: &Client, fault: Fault, name: &str, seed: u64) -> Mutant {
     let case = format!("attend_forward/{name}/f32");
+    let plant = |problem: Problem| {
+        let policy = Policy {
+            tier: Some(problem.tier()),
+            fault: Some(fault),
+            ..problem.attend().map(|a| a.policy).unwrap_or_default()
+        };
+        (problem, policy)
+    };
+    try_case(client, fault.to_string(), case, seed, plant)
+}
+
+fn try_product(client: &Client, fault: MatmulFault, name: &str, seed: u64) -> Mutant {
+    let plant = |mut problem: Problem| {
+        if let Task::Linear(sizes) = &mut problem.task {
+            sizes.policy.fault = Some(fault);
+        }
+        let policy = Policy {
+            tier: Some(problem.tier()),
+            ..Policy::default()
+        };
+        (problem, policy)
+    };
+    let case = format!("w4a16/{name}/f32");
+    try_case(client, fault.to_string(), case, seed, plant)
+}
+
+fn try_case(
+    client: &Client,
+    fault: String,
+    case: String,
+    seed: u64,
+    plant: impl FnOnce(Problem) -> (Problem, Policy),
+) -> Mutant {
     let mut mutant = Mutant {
-        fault: fault.to_string(),
+        fault,
         case: case.clone(),
         blueprint: None,
         caught: None,
@@ -88,11 +150,7 @@ fn try_fault(client: &Client, fault: Fault, name: &str, seed: u64) -> Mutant {
         return mutant;
     };
     let inputs = Inputs::generate(&problem, seed);
-    let policy = Policy {
-        tier: Some(problem.tier()),
-        fault: Some(fault),
-        ..problem.attend().map(|a| a.policy).unwrap_or_default()
-    };
+    let (problem, policy) = plant(problem);
     let launched: Result<_, Error> = launch(client, &problem, &inputs, policy);
     match (launched, oracle::expected(&problem, &inputs)) {
         (Ok(launched), Ok(expected)) => {

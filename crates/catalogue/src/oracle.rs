@@ -3,15 +3,19 @@
 use std::collections::BTreeMap;
 
 use flashcube::PackFormat;
+use flashcube::attention::RopePairs;
 use flashcube_reference as reference;
 use flashcube_reference::quant::int::{Format, Packed};
+use flashcube_reference::quant::tiled::{self, Tiled};
 use flashcube_reference::{Broadcast, Options, Output, Rounding, Tensor4};
 use half::f16;
 
 use crate::array::{Array, Data, round_to};
 use crate::bounds;
 use crate::inputs::Inputs;
-use crate::problem::{Attend, HadamardSizes, MergeSizes, PackedSizes, Problem, Task};
+use crate::problem::{
+    Append, Attend, HadamardSizes, LinearSizes, MergeSizes, PackedSizes, Problem, Task,
+};
 
 /// One output: what it should be, and how far off it may be.
 #[derive(Debug, Clone, PartialEq)]
@@ -32,10 +36,22 @@ pub struct Expected {
 /// [`reference::Error`] when the problem contradicts itself.
 pub fn expected(problem: &Problem, inputs: &Inputs) -> Result<Vec<Expected>, reference::Error> {
     match &problem.task {
-        Task::Forward(attend) => bounds::forward(problem, attend, inputs),
+        Task::Forward(attend) => bounds::forward(problem, attend, &[], inputs),
+        Task::Decode(decode) => {
+            let parts = decode.splits.unwrap_or(flashcube::MAX_SPLITS);
+            let parts = parts.min(decode.attend.s_kv.max(1));
+            let levels = match decode.prefix {
+                0 if parts == 1 => vec![],
+                0 => vec![parts],
+                _ => vec![parts, 2],
+            };
+            bounds::forward(problem, &decode.attend, &levels, inputs)
+        }
+        Task::Append(sizes) => Ok(append(problem, sizes, inputs)),
         Task::Backward(attend) => bounds::backward(problem, attend, inputs),
         Task::Merge(sizes) => merge(problem, sizes, inputs),
         Task::Dequantize(sizes) => dequantize(problem, sizes, inputs),
+        Task::Linear(sizes) => linear(problem, sizes, inputs),
         Task::Hadamard(sizes) => hadamard(problem, sizes, inputs),
     }
 }
@@ -47,6 +63,7 @@ pub(crate) struct Hooks {
     mask: Option<(Vec<bool>, [usize; 4])>,
     pub(crate) bias: Option<(Vec<f64>, [usize; 4])>,
     pub(crate) alibi: Option<Vec<f64>>,
+    pub(crate) sinks: Option<Vec<f64>>,
 }
 
 impl Hooks {
@@ -59,6 +76,7 @@ impl Hooks {
             mask: arrays.get("mask").map(|m| (m.flags(), axes(m))),
             bias: arrays.get("bias").map(|b| (wide(b), axes(b))),
             alibi: arrays.get("alibi").map(wide),
+            sinks: arrays.get("sinks").map(wide),
         }
     }
 
@@ -93,6 +111,7 @@ impl Hooks {
                 shape: *shape,
             }),
             alibi: self.alibi.as_deref(),
+            sinks: self.sinks.as_deref(),
             ..self.masks(a)
         }
     }
@@ -173,6 +192,75 @@ pub(crate) fn rounder(problem: &Problem) -> fn(f64) -> f64 {
         flashcube::DType::F32 => |x| round_to(flashcube::DType::F32, x),
         flashcube::DType::F16 => |x| round_to(flashcube::DType::F16, x),
         flashcube::DType::BF16 => |x| round_to(flashcube::DType::BF16, x),
+        flashcube::DType::E4M3 => |x| round_to(flashcube::DType::E4M3, x),
+    }
+}
+
+/// The cache afterwards: rows that were there keep their bits, new ones are copied or rotated.
+fn append(problem: &Problem, a: &Append, inputs: &Inputs) -> Vec<Expected> {
+    let of = |name: &'static str, new: &str, d: usize, rope: Option<(RopePairs, usize)>| {
+        let (old, new) = (tensor(&inputs.arrays, name), tensor(&inputs.arrays, new));
+        let b = a.lengths.len();
+        let mut exact = vec![0.0; b * a.h * a.s_kv * d];
+        let mut bound = vec![0.0; exact.len()];
+        for (at, (exact, bound)) in exact
+            .chunks_mut(d.max(1))
+            .zip(bound.chunks_mut(d.max(1)))
+            .enumerate()
+        {
+            let (row, h, n) = (at % a.s_kv, at / a.s_kv % a.h, at / a.s_kv / a.h);
+            let (first, count) = a.rows_of(n);
+            if row < a.lengths[n] {
+                exact.copy_from_slice(old.row(n, h, row));
+            } else if row < a.lengths[n] + count {
+                let x = new.row(n, h, first + row - a.lengths[n]);
+                rotate(x, row, rope, inputs, exact, bound);
+                for (exact, bound) in exact.iter().zip(bound.iter_mut()) {
+                    *bound = 2.0 * bounds::rounded(problem, *exact) + 2.0 * *bound;
+                }
+            }
+        }
+        Expected {
+            name,
+            shape: vec![b, a.h, a.s_kv, d],
+            exact,
+            bound,
+        }
+    };
+    vec![
+        of("k", "k_new", a.d.0, a.rope),
+        of("v", "v_new", a.d.1, None),
+    ]
+}
+
+/// The rotated row, and what three f32 operations may cost each of its elements.
+fn rotate(
+    x: &[f64],
+    position: usize,
+    rope: Option<(RopePairs, usize)>,
+    inputs: &Inputs,
+    exact: &mut [f64],
+    error: &mut [f64],
+) {
+    exact.copy_from_slice(x);
+    let Some((pairs, columns)) = rope else {
+        return;
+    };
+    let angle = |name: &str, i| {
+        inputs
+            .get(name)
+            .map_or(0.0, |t| f64::from(t.at(&[position, i])))
+    };
+    for i in 0..columns / 2 {
+        let (one, two) = match pairs {
+            RopePairs::Interleaved => (2 * i, 2 * i + 1),
+            RopePairs::HalfSplit => (i, i + columns / 2),
+        };
+        let (c, s) = (angle("cos", i), angle("sin", i));
+        exact[one] = x[one] * c - x[two] * s;
+        exact[two] = x[two] * c + x[one] * s;
+        error[one] = 3.0 * bounds::U * ((x[one] * c).abs() + (x[two] * s).abs()) + bounds::TINY;
+        error[two] = 3.0 * bounds::U * ((x[two] * c).abs() + (x[one] * s).abs()) + bounds::TINY;
     }
 }
 
@@ -263,6 +351,43 @@ fn dequantize(
         exact,
         bound,
     }])
+}
+
+fn linear(
+    problem: &Problem,
+    p: &LinearSizes,
+    inputs: &Inputs,
+) -> Result<Vec<Expected>, reference::Error> {
+    let wide =
+        |name: &str| -> Vec<f64> { inputs.values(name).iter().map(|&x| f64::from(x)).collect() };
+    let scales: Vec<f16> = inputs
+        .values("scales")
+        .iter()
+        .map(|&x| f16::from_f32(x))
+        .collect();
+    let zeros = match inputs.get("zeros").map(|array| &array.data) {
+        Some(Data::U8(zeros)) => Some(&zeros[..]),
+        _ => None,
+    };
+    let weight = Tiled {
+        bits: p.bits,
+        k: p.k,
+        n: p.n,
+        rows: p.rows(),
+        group: p.group,
+        words: inputs.get("words").map(Array::words).unwrap_or_default(),
+        scales: &scales,
+        zeros,
+        gather: inputs.get("gather").map(Array::words),
+    }
+    .dequantize()?;
+    let (x, bias) = (wide("x"), inputs.get("bias").map(|_| wide("bias")));
+    let mnk = [p.m, p.k, p.n];
+    let exact = tiled::linear(&x, &weight, bias.as_deref(), mnk)?;
+    let magnitude = |values: &[f64]| -> Vec<f64> { values.iter().map(|x| x.abs()).collect() };
+    let bias = bias.as_deref().map(magnitude);
+    let magnitudes = tiled::linear(&magnitude(&x), &magnitude(&weight), bias.as_deref(), mnk)?;
+    Ok(vec![bounds::linear(problem, p, exact, &magnitudes)])
 }
 
 fn hadamard(

@@ -4,8 +4,10 @@ use core::fmt;
 use core::str::FromStr;
 
 use flashcube::attention::MaskWidth;
-use flashcube::{Alignment, DType, PackFormat, Policy, TierName};
+use flashcube::{Alignment, DType, Policy, TierName};
 use flashcube_reference as reference;
+
+pub use crate::sizes::{Append, Decode, HadamardSizes, LinearSizes, MergeSizes, PackedSizes};
 
 /// An operation of the library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -14,10 +16,16 @@ pub enum Kernel {
     AttendForward,
     /// [`flashcube::attend_backward`].
     AttendBackward,
+    /// [`flashcube::attend_decode`].
+    AttendDecode,
+    /// [`flashcube::append`].
+    Append,
     /// [`flashcube::merge_partials`].
     MergePartials,
     /// [`flashcube::dequantize_int4`].
     DequantizeInt4,
+    /// [`flashcube::matmul_quantized`].
+    W4a16,
     /// [`flashcube::hadamard_transform`].
     HadamardTransform,
 }
@@ -34,11 +42,14 @@ pub struct UnknownKernel {
 
 impl Kernel {
     /// All of them.
-    pub const ALL: [Kernel; 5] = [
+    pub const ALL: [Kernel; 8] = [
         Kernel::AttendForward,
         Kernel::AttendBackward,
+        Kernel::AttendDecode,
+        Kernel::Append,
         Kernel::MergePartials,
         Kernel::DequantizeInt4,
+        Kernel::W4a16,
         Kernel::HadamardTransform,
     ];
 }
@@ -48,8 +59,11 @@ impl fmt::Display for Kernel {
         f.pad(match self {
             Kernel::AttendForward => "attend_forward",
             Kernel::AttendBackward => "attend_backward",
+            Kernel::AttendDecode => "attend_decode",
+            Kernel::Append => "append",
             Kernel::MergePartials => "merge_partials",
             Kernel::DequantizeInt4 => "dequantize_int4",
+            Kernel::W4a16 => "w4a16",
             Kernel::HadamardTransform => "hadamard_transform",
         })
     }
@@ -93,10 +107,16 @@ pub enum Task {
     Forward(Attend),
     /// Attention backward: dq, dk, dv from out and lse of the reference, rounded.
     Backward(Attend),
+    /// Few queries against a cache: out and lse.
+    Decode(Decode),
+    /// New rows into a cache: k and v, 0 where no key lies.
+    Append(Append),
     /// Merge of partial results: out and lse.
     Merge(MergeSizes),
     /// Unpacked weights: out.
     Dequantize(PackedSizes),
+    /// Product with packed weights: out.
+    Linear(LinearSizes),
     /// Walsh-Hadamard transform: out.
     Hadamard(HadamardSizes),
 }
@@ -146,55 +166,10 @@ pub struct Attend {
     pub bias: Option<[usize; 4]>,
     /// ALiBi slopes 2^(-8 (h + 1) / h_q).
     pub alibi: bool,
+    /// A random sink logit for every query head.
+    pub sinks: bool,
     /// What selection is asked for.
     pub policy: Policy,
-}
-
-/// Sizes of a merge: n partials of [b, h, s, d_v].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MergeSizes {
-    /// Partials.
-    pub n: usize,
-    /// Batch entries.
-    pub b: usize,
-    /// Heads.
-    pub h: usize,
-    /// Rows.
-    pub s: usize,
-    /// Head dimension of v.
-    pub d_v: usize,
-    /// Every n-th partial of a row is empty (lse -inf); 0 for none, 1 for all.
-    pub empty: usize,
-}
-
-/// Sizes of a packed weight W [k, n].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PackedSizes {
-    /// Layout.
-    pub format: PackFormat,
-    /// Bits of a code.
-    pub bits: u32,
-    /// Rows of W.
-    pub k: usize,
-    /// Columns of W.
-    pub n: usize,
-    /// Rows that share a scale.
-    pub group: usize,
-    /// Random group index for every row (act-order).
-    pub act_order: bool,
-}
-
-/// Sizes of a Hadamard transform of rows of n.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct HadamardSizes {
-    /// Rows.
-    pub rows: usize,
-    /// Length of a row, a power of two.
-    pub n: usize,
-    /// Random signs.
-    pub signs: bool,
-    /// The inverse transform.
-    pub inverse: bool,
 }
 
 /// How inputs are drawn. Everything not named is N(0, 1); all of it is rounded to the dtype.
@@ -224,6 +199,8 @@ pub enum Values {
     HiddenNan,
     /// Dequantize: every zero point 0, every code 1.
     ZeroPoints,
+    /// Products: the second half of every row of x is the first one's negative.
+    Cancelling,
 }
 
 /// How tensors lie in memory. Gaps of inputs hold NaN; gaps of outputs must not change.
@@ -249,8 +226,11 @@ impl Problem {
         match self.task {
             Task::Forward(_) => Kernel::AttendForward,
             Task::Backward(_) => Kernel::AttendBackward,
+            Task::Decode(_) => Kernel::AttendDecode,
+            Task::Append(_) => Kernel::Append,
             Task::Merge(_) => Kernel::MergePartials,
             Task::Dequantize(_) => Kernel::DequantizeInt4,
+            Task::Linear(_) => Kernel::W4a16,
             Task::Hadamard(_) => Kernel::HadamardTransform,
         }
     }
@@ -259,6 +239,7 @@ impl Problem {
     pub fn attend(&self) -> Option<&Attend> {
         match &self.task {
             Task::Forward(attend) | Task::Backward(attend) => Some(attend),
+            Task::Decode(decode) => Some(&decode.attend),
             _ => None,
         }
     }
@@ -277,7 +258,7 @@ impl Problem {
             _ => Ok(()),
         };
         match &self.task {
-            Task::Forward(a) | Task::Backward(a) => {
+            Task::Forward(a) | Task::Backward(a) | Task::Decode(Decode { attend: a, .. }) => {
                 at_least_1("d", a.d)?;
                 if !a.h_q.is_multiple_of(a.h_kv) {
                     let (h_q, h_kv) = (a.h_q, a.h_kv);
@@ -285,8 +266,12 @@ impl Problem {
                 }
                 Ok(())
             }
-            Task::Merge(_) => Ok(()),
+            Task::Append(_) | Task::Merge(_) => Ok(()),
             Task::Dequantize(p) => {
+                at_least_1("group", p.group)?;
+                at_least_1("bits", p.bits as usize)
+            }
+            Task::Linear(p) => {
                 at_least_1("group", p.group)?;
                 at_least_1("bits", p.bits as usize)
             }
@@ -296,14 +281,17 @@ impl Problem {
 
     /// The tier that must run it: the one its policy names, `unit` otherwise.
     pub fn tier(&self) -> TierName {
-        let policy = self.attend().map(|a| a.policy).unwrap_or_default();
-        policy.tier.unwrap_or(TierName::Unit)
+        let tier = match &self.task {
+            Task::Linear(sizes) => sizes.policy.tier,
+            _ => self.attend().and_then(|a| a.policy.tier),
+        };
+        tier.unwrap_or(TierName::Unit)
     }
 
     /// Outputs by name and shape, in the order of the operation's results.
     pub fn outputs(&self) -> Vec<(&'static str, Vec<usize>)> {
         match &self.task {
-            Task::Forward(a) => vec![
+            Task::Forward(a) | Task::Decode(Decode { attend: a, .. }) => vec![
                 ("out", vec![a.b, a.h_q, a.s_q, a.d_v]),
                 ("lse", vec![a.b, a.h_q, a.s_q]),
             ],
@@ -312,11 +300,16 @@ impl Problem {
                 ("dk", vec![a.b, a.h_kv, a.s_kv, a.d]),
                 ("dv", vec![a.b, a.h_kv, a.s_kv, a.d_v]),
             ],
+            Task::Append(a) => vec![
+                ("k", vec![a.lengths.len(), a.h, a.s_kv, a.d.0]),
+                ("v", vec![a.lengths.len(), a.h, a.s_kv, a.d.1]),
+            ],
             Task::Merge(m) => vec![
                 ("out", vec![m.b, m.h, m.s, m.d_v]),
                 ("lse", vec![m.b, m.h, m.s]),
             ],
             Task::Dequantize(p) => vec![("out", vec![p.k, p.n])],
+            Task::Linear(p) => vec![("out", vec![p.m, p.n])],
             Task::Hadamard(h) => vec![("out", vec![h.rows, h.n])],
         }
     }
@@ -347,6 +340,7 @@ impl Attend {
             mask: None,
             bias: None,
             alibi: false,
+            sinks: false,
             policy: Policy::default(),
         }
     }

@@ -108,11 +108,18 @@ impl BackendName {
 fn bindings(kernel: Kernel, feature: &str) -> usize {
     let plain = match kernel {
         Kernel::AttendForward => 6,
+        // Parts and one table, or none and two.
+        Kernel::AttendDecode => 8,
+        // Rotation's tables, those of the host and two of the device.
+        Kernel::Append => 6,
         Kernel::AttendBackward => 9,
+        Kernel::W4a16 => 8,
         _ => 5,
     };
     let hooks = match feature {
         "combined" => 3,
+        "device_tables" => 2,
+        "e4m3" => 4,
         "lengths" | "varlen" | "documents" | "mask" | "bias" | "alibi" | "hidden" | "models"
         | "packed_heads" => 1,
         _ => 0,
@@ -133,7 +140,7 @@ pub struct Features {
 }
 
 /// What each kernel must show.
-pub const FEATURES: [Features; 5] = [
+pub const FEATURES: [Features; 8] = [
     Features {
         kernel: Kernel::AttendForward,
         single: &[
@@ -193,6 +200,30 @@ pub const FEATURES: [Features; 5] = [
         tiers: &[],
     },
     Features {
+        kernel: Kernel::AttendDecode,
+        single: &[
+            "lengths",
+            "pages",
+            "hooks",
+            "cascade",
+            "empty",
+            "device_tables",
+        ],
+        every: &["splits", "e4m3"],
+        tiers: &[
+            ("plane", TierName::Plane),
+            ("plane_pages", TierName::Plane),
+            ("plane_e4m3", TierName::Plane),
+            ("hopper", TierName::Hopper),
+        ],
+    },
+    Features {
+        kernel: Kernel::Append,
+        single: &["strides", "ragged", "device_tables", "empty"],
+        every: &["pages", "rope"],
+        tiers: &[],
+    },
+    Features {
         kernel: Kernel::MergePartials,
         single: &["empty", "strides", "head_dims", "values", "models"],
         every: &["partials", "empty_partials"],
@@ -213,6 +244,12 @@ pub const FEATURES: [Features; 5] = [
         tiers: &[],
     },
     Features {
+        kernel: Kernel::W4a16,
+        single: &["empty"],
+        every: &["sizes", "bits", "gathered", "bias"],
+        tiers: &[("plane", TierName::Plane), ("hopper", TierName::Hopper)],
+    },
+    Features {
         kernel: Kernel::HadamardTransform,
         single: &["empty", "strides"],
         every: &["sizes", "signs"],
@@ -229,6 +266,7 @@ impl Required {
             .find(|(feature, _)| *feature == self.feature);
         match tier {
             None | Some((_, TierName::Unit)) => true,
+            Some(("plane_e4m3", _)) => caps.sm >= Some(89),
             Some((_, TierName::Plane)) => caps.sm >= Some(80),
             Some((_, TierName::Hopper)) => caps.sm == Some(90),
         }

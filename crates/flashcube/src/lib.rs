@@ -27,8 +27,10 @@
 mod backend;
 #[cfg(feature = "persistent-cache")]
 mod cache;
+mod kv_cache;
 
 pub use backend::{Backend, BackendError};
 #[cfg(feature = "persistent-cache")]
 pub use cache::{CacheError, keep_compiled};
 pub use flashcube_kernels::*;
+pub use kv_cache::{KvAppend, KvBatch, KvCache, KvCacheError, KvCacheSizes, SequenceId};

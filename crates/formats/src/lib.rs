@@ -7,6 +7,7 @@
 //! - [`IntWeights`] is the logical form that [`PackedLinear`] packs from and unpacks to in every
 //!   [`Format`]: GPTQ v1 and v2, AWQ gemm and gemv, Marlin, compressed-tensors. [`GgufBlocks`] and
 //!   [`Nvfp4Weights`] are block formats of their own; [`Gguf`] maps a GGUF file.
+//! - [`QuantizedLinear`] holds integer weights in the order that products read them in.
 //!
 //! ```no_run
 //! use flashcube_formats::{Checkpoint, PackedLinear, QuantConfig};
@@ -38,6 +39,7 @@ mod linear;
 mod marlin;
 mod nvfp4;
 mod packed;
+mod tiled;
 mod words;
 mod write;
 
@@ -53,4 +55,5 @@ pub use int_weights::{IntWeights, QuantShape};
 pub use nvfp4::{Nvfp4Linear, Nvfp4Weights};
 pub use packed::{Format, Layout, PackedLinear, V1Zeros};
 pub use safetensors::Dtype;
+pub use tiled::{QuantizedLinear, VERSION as TILES_VERSION};
 pub use write::{TensorData, save, save_json, save_sharded, save_sharded_views, save_views};

@@ -31,7 +31,7 @@ pub use error::{LoweringError, Result};
 #[cfg(feature = "wgsl")]
 pub use kernels::wgsl_caps;
 pub use kernels::{
-    AttendProblem, Blueprint, ListedKernel, Problem, cuda_caps, find_kernel, kernels,
+    AttendProblem, Blueprint, ListedKernel, MatmulProblem, Problem, cuda_caps, find_kernel, kernels,
 };
 pub use lower::{Lowered, Lowering};
 pub use nvrtc::{Nvrtc, Ptx};

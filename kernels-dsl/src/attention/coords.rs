@@ -24,6 +24,24 @@ pub struct TableOffsets {
     pub slopes: usize,
     /// The forward's tiles, `[tiles]` of [`TILE_WORDS`] u32, longest first.
     pub tiles: usize,
+    /// Logits of the sinks, `[h_q]` f32 as bits.
+    pub sinks: usize,
+    /// Pages of every sequence, [n, `page_row`] u32; of the buffer of pages where there is one.
+    pub pages: usize,
+    /// From one sequence's pages to the next one's.
+    pub page_row: usize,
+    /// First scale of K's codes in their buffer, and from page to page and head to head.
+    pub k_scales: usize,
+    /// See `k_scales`.
+    pub k_scale_page: usize,
+    /// See `k_scales`.
+    pub k_scale_head: usize,
+    /// The same for V.
+    pub v_scales: usize,
+    /// See `v_scales`.
+    pub v_scale_page: usize,
+    /// See `v_scales`.
+    pub v_scale_head: usize,
 }
 
 /// Words of a listed tile: sequence, first row, first key, one past the last key.
@@ -39,6 +57,8 @@ pub const TILE_WORDS: usize = 4;
 pub struct TileCoords {
     /// Batch entry of the tensors; 0 for packed sequences.
     pub batch: u32,
+    /// Batch entry of out and lse: `batch`, or that of the tile's part where tiles are split.
+    pub entry: u32,
     /// Query head, the first of those packed into the tile.
     pub head: u32,
     /// First row of the tile (forward), or first key (backward over keys).
@@ -117,6 +137,7 @@ pub fn row_coords(
     };
     TileCoords {
         batch: at.batch,
+        entry: at.entry,
         head,
         row0: at.row0,
         first_q: at.first_q,
@@ -168,8 +189,17 @@ pub fn tile_coords(
     let mut len_q = inputs.s_q;
     let mut len_kv = inputs.s_kv;
     if comptime!(features.lengths) {
-        len_q = table_word(tensors, offsets.len_q + sequence as usize);
-        len_kv = table_word(tensors, offsets.len_kv + sequence as usize);
+        #[comptime]
+        match &tensors.lengths {
+            ComptimeOption::Some(l) => {
+                // Whoever wrote them: no key past the cache is read.
+                len_kv = len_kv.min(l[offsets.len_kv + sequence as usize]);
+            }
+            ComptimeOption::None => {
+                len_q = table_word(tensors, offsets.len_q + sequence as usize);
+                len_kv = table_word(tensors, offsets.len_kv + sequence as usize);
+            }
+        }
     }
     let mut batch = sequence;
     let mut first_q = 0u32;
@@ -183,6 +213,7 @@ pub fn tile_coords(
     }
     TileCoords {
         batch,
+        entry: batch,
         head,
         row0,
         first_q,

@@ -62,6 +62,34 @@ pub(super) fn carry<T: Tier>(ctx: &T::Ctx, neg_inf: f32, #[comptime] roles: Role
     }
 }
 
+/// Starts the rows of a tile, fresh from [`carry()`] or a restart, with the logit of their sink: in the
+/// first part alone where the tile is split.
+#[cube]
+pub(super) fn take_sinks<T: Tier>(
+    carried: &mut Carried<T>,
+    at: &TileCoords,
+    inputs: &LogitInputs<'_>,
+    #[comptime] plan: LoopPlan,
+    #[comptime] roles: Roles,
+) {
+    if comptime!(plan.features.sinks && roles.softmax) {
+        let first = T::Scores::first_col(&carried.scores) == 0u32;
+        let mut counts = true.runtime();
+        if comptime!(plan.features.split) {
+            counts = at.entry == at.batch * inputs.scalars.splits;
+        }
+        let rows = T::Scores::rows(&carried.scores);
+        #[unroll]
+        for r in 0..rows {
+            let head = at.head_of(T::Scores::row(&carried.scores, r));
+            let word = table_word(inputs.tensors, inputs.offsets.sinks + head as usize);
+            let logit = f32::from_bits(word) * T::Exp::per_nat();
+            let logit = select(counts, logit, inputs.scalars.neg_inf);
+            carried.state.sink(r, logit, first && counts);
+        }
+    }
+}
+
 /// o = softmax(logits(q k^T)) v and lse for the tile `at`, over the key blocks of `range`.
 ///
 /// Each role calls this with its own `roles`; all of them see the same blocks, none included, so
@@ -76,13 +104,14 @@ pub fn attend_tile<T: Tier>(
     #[comptime] roles: Roles,
 ) {
     let mut carried = carry::<T>(&*ctx, inputs.scalars.neg_inf, roles);
+    take_sinks::<T>(&mut carried, at, inputs, plan, roles);
     T::begin(ctx, at, range, roles);
     if comptime!(plan.order == IssueOrder::Sequential) {
         sequential::<T>(ctx, &mut carried, at, range, inputs, plan, roles);
     } else {
         scores_first::<T>(ctx, &mut carried, at, range, roles);
         scores_ahead::<T>(ctx, &mut carried, at, range, inputs, plan, roles);
-        values_last::<T>(ctx, &mut carried, range, roles);
+        values_last::<T>(ctx, &mut carried, at, range, roles);
     }
     conclude::<T>(ctx, &carried, inputs.scalars.neg_inf, roles);
 }
@@ -138,7 +167,8 @@ fn walk<T: Tier>(
 ) {
     let first = range.end - 1u32;
     let all = range.end - range.start;
-    if comptime!(plan.has_interior()) {
+    // Loads alone are the same in every segment.
+    if comptime!(plan.has_interior() && (roles.multiply || roles.softmax)) {
         let right = (range.end - range.inner_end).max(skipped.runtime());
         let left = (range.end - range.inner_start).max(skipped.runtime());
         for t in skipped..right {
@@ -153,8 +183,10 @@ fn walk<T: Tier>(
             }
         }
     } else {
-        for t in skipped..all {
+        let mut t = skipped.runtime();
+        while t < all {
             step::<T>(ctx, carried, at, inputs, first - t, true, plan, roles);
+            t = T::after(t);
         }
     }
 }
@@ -189,7 +221,8 @@ fn sequential_step<T: Tier>(
     #[comptime] roles: Roles,
 ) {
     if comptime!(roles.load) {
-        T::load(ctx, at, j);
+        T::load_keys(ctx, at, j);
+        T::load_values(ctx, at, j);
     }
     if comptime!(roles.multiply) {
         issue_scores::<T>(ctx, carried, j);
@@ -234,7 +267,7 @@ pub(super) fn scores_first<T: Tier>(
     if !range.is_empty() {
         let first = range.end - 1u32;
         if comptime!(roles.load) {
-            T::load(ctx, at, first);
+            T::load_keys(ctx, at, first);
         }
         if comptime!(roles.multiply) {
             T::turn_begin(ctx);
@@ -285,12 +318,16 @@ pub(super) fn scores_ahead<T: Tier>(
 pub(super) fn values_last<T: Tier>(
     ctx: &mut T::Ctx,
     carried: &mut Carried<T>,
+    at: &TileCoords,
     range: &Segments,
     #[comptime] roles: Roles,
 ) {
-    if comptime!(roles.multiply) {
-        if !range.is_empty() {
-            let last = range.start;
+    if !range.is_empty() {
+        let last = range.start;
+        if comptime!(roles.load) {
+            T::load_values(ctx, at, last);
+        }
+        if comptime!(roles.multiply) {
             T::ProbsEdge::receive(ctx, &mut carried.probs);
             issue_values::<T>(ctx, carried, last, true);
             T::ValueProduct::wait(ctx, &carried.probs, &mut carried.acc, last, 0u32);
@@ -310,7 +347,8 @@ fn ahead_step<T: Tier>(
     #[comptime] roles: Roles,
 ) {
     if comptime!(roles.load) {
-        T::load(ctx, at, j);
+        T::load_keys(ctx, at, j);
+        T::load_values(ctx, at, j + 1u32);
     }
     if comptime!(roles.multiply) {
         T::ProbsEdge::receive(ctx, &mut carried.probs);

@@ -21,6 +21,15 @@ pub enum MaskWidth {
     U32,
 }
 
+/// What has a scale of its own where K and V are codes.
+#[derive(Debug, Hash, PartialEq, Eq, Clone, Copy)]
+pub enum ScaledBy {
+    /// Every key head.
+    Head,
+    /// Every key head of every page.
+    Page,
+}
+
 /// Which hooks a kernel is compiled with.
 #[derive(Debug, Default, Hash, PartialEq, Eq, Clone, Copy)]
 pub struct LogitFeatures {
@@ -43,6 +52,20 @@ pub struct LogitFeatures {
     /// Sequences lie one behind the other in the rows of the only batch entry; comes with
     /// `lengths`.
     pub varlen: bool,
+    /// The tiles of a sequence are its only ones whatever its length, as a decode's are: no list.
+    pub unlisted: bool,
+    /// Tiles see a part of their blocks each; see [`Segments::part`](super::Segments::part).
+    pub split: bool,
+    /// Keys lie in pages of this many rows; the batch axis of k and v counts pages.
+    pub page: Option<u32>,
+    /// Key lengths are bound apart, since the host does not know them; comes with `lengths`.
+    pub device_lengths: bool,
+    /// So are the pages.
+    pub device_pages: bool,
+    /// K and V are E4M3 codes, with a scale for each head or for each head of each page.
+    pub codes: Option<ScaledBy>,
+    /// A learned logit per query head takes part in the normaliser, without a value.
+    pub sinks: bool,
 }
 
 impl LogitFeatures {
@@ -59,12 +82,14 @@ impl LogitFeatures {
     /// Whether the forward's tiles differ so much that the host lists them; see
     /// [`listed_tile`](super::listed_tile()).
     pub fn listed(self) -> bool {
-        self.lengths || self.documents
+        (self.lengths || self.documents) && !self.unlisted
     }
 
     /// Whether a table buffer is bound; see [`TableOffsets`](super::TableOffsets).
     pub fn table(self) -> bool {
-        self.lengths || self.documents || self.alibi
+        let lengths = self.lengths && !self.device_lengths;
+        let pages = self.page.is_some() && !self.device_pages;
+        lengths || pages || self.documents || self.alibi || self.sinks
     }
 }
 
@@ -91,6 +116,10 @@ pub struct LogitScalars {
     pub bias: Layout,
     /// Its stride along s_kv: 0 when broadcast.
     pub bias_key: usize,
+    /// Parts that the blocks of a tile are cut into, 1 for none.
+    pub splits: u32,
+    /// Fewest blocks of a part that is not the last.
+    pub part: u32,
 }
 
 /// Device tensors behind the hooks, absent ones not bound at all: WebGPU offers 8 bindings.
@@ -100,8 +129,16 @@ pub struct LogitTensors {
     pub mask: ComptimeOption<Box<[u32]>>,
     /// Bias, f32.
     pub bias: ComptimeOption<Box<[f32]>>,
-    /// Lengths, documents, slopes; see [`TableOffsets`].
+    /// Lengths, documents, slopes, pages; see [`TableOffsets`].
     pub table: ComptimeOption<Box<[u32]>>,
+    /// Key lengths that the host does not know, where the table has none.
+    pub lengths: ComptimeOption<Box<[u32]>>,
+    /// Page numbers that the host does not know, where the table has none.
+    pub pages: ComptimeOption<Box<[u32]>>,
+    /// Scales of K's codes.
+    pub k_scales: ComptimeOption<Box<[f32]>>,
+    /// Scales of V's codes.
+    pub v_scales: ComptimeOption<Box<[f32]>>,
 }
 
 /// What the logits of a tile depend on beside its scores.

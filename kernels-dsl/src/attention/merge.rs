@@ -50,12 +50,97 @@ impl RowLayout {
     }
 }
 
+/// Partials whose loads a unit has under way at a time.
+const GROUP: u32 = 8;
+
+/// Comptime choices of a merge.
+#[derive(Debug, Hash, PartialEq, Eq, Clone, Copy)]
+pub struct MergeShape {
+    /// Vectors of a row.
+    pub len: usize,
+    /// Units of a cube.
+    pub units: usize,
+    /// Units that share an output, a divisor of `units`: unit t takes partials t, t + teams, ...
+    pub teams: usize,
+}
+
+/// What a unit has merged: the largest lse, the sum of the weights against it, and the weighted sum.
+#[derive(CubeType)]
+struct Share<N: Size> {
+    max: f32,
+    sum: f32,
+    acc: Vector<f32, N>,
+}
+
+/// Log-sum-exps of group `group` of team `team`'s partials of one row; -inf past the last partial.
+#[cube]
+fn group_of(
+    lses: &[f32],
+    at: usize,
+    group: u32,
+    team: u32,
+    layouts: &MergeLayouts,
+    #[comptime] teams: u32,
+) -> Array<f32> {
+    let mut lse = Array::<f32>::new(comptime!(GROUP as usize));
+    #[unroll]
+    for g in 0..comptime!(GROUP as usize) {
+        let p = team + teams * (group * GROUP + g as u32);
+        let there = lses[at + p.min(layouts.n - 1u32) as usize * layouts.lses.partial];
+        lse[g] = select(p < layouts.n, there, layouts.neg_inf);
+    }
+    lse
+}
+
+/// Merges team `team`'s partials, in order.
+#[cube]
+fn merge_share<N: Size>(
+    outs: &[Vector<f32, N>],
+    lses: &[f32],
+    out_at: usize,
+    lse_at: usize,
+    team: u32,
+    layouts: &MergeLayouts,
+    #[comptime] teams: u32,
+) -> Share<N> {
+    let groups = layouts.n.div_ceil(comptime!(GROUP * teams));
+    let mut max = layouts.neg_inf;
+    for group in 0..groups {
+        let lse = group_of(lses, lse_at, group, team, layouts, teams);
+        #[unroll]
+        for g in 0..comptime!(GROUP as usize) {
+            max = max.max(lse[g]);
+        }
+    }
+    let mut sum = 0.0f32;
+    let mut acc = Vector::<f32, N>::zeroed();
+    for group in 0..groups {
+        let lse = group_of(lses, lse_at, group, team, layouts, teams);
+        let mut o = Array::<Vector<f32, N>>::new(comptime!(GROUP as usize));
+        #[unroll]
+        for g in 0..comptime!(GROUP as usize) {
+            let p = team + teams * (group * GROUP + g as u32);
+            let p = p.min(layouts.n - 1u32);
+            o[g] = outs[out_at + p as usize * layouts.outs.partial];
+        }
+        #[unroll]
+        for g in 0..comptime!(GROUP as usize) {
+            let w = weight::<Natural>(lse[g], max);
+            sum += w;
+            let more = fma(Vector::<f32, N>::new(w), o[g], acc);
+            acc = select(lse[g] < LOWEST, acc, more);
+        }
+    }
+    Share::<N> { max, sum, acc }
+}
+
 /// ```text
 /// m = max_p lse_p ; w_p = e^(lse_p - m) ; out = sum_p w_p out_p / sum_p w_p ; lse = m + ln sum_p w_p
 /// ```
-/// One unit per vector of the output; partials in order, so the result does not depend on the
-/// launch. An empty partial (lse -inf) has weight 0 and its out is never read into the sum; when
-/// all are empty, or there are none, out is 0 and lse -inf.
+/// `teams` units per vector of the output, whose shares are merged by the same rule; partials and
+/// shares in order, so the result does not depend on the launch. An empty partial (lse -inf) has weight 0
+/// and its out is never read into the sum; when all are empty, or there are none, out is 0 and lse
+/// -inf.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub fn merge_partials_fma<E: Float, N: Size>(
     outs: &[Vector<f32, N>],
@@ -63,40 +148,67 @@ pub fn merge_partials_fma<E: Float, N: Size>(
     out: &mut [Vector<E, N>],
     lse: &mut [f32],
     layouts: &MergeLayouts,
-    #[comptime] len: usize,
+    #[comptime] shape: MergeShape,
     #[define(E)] _dtype: ElemType,
 ) {
-    if ABSOLUTE_POS < layouts.total {
-        let x = ABSOLUTE_POS % len;
-        let lane = ABSOLUTE_POS / len;
-        let row = lane % layouts.s;
-        let head = lane / layouts.s % layouts.h;
-        let batch = lane / layouts.s / layouts.h;
-        let lse_at = layouts.lses.at(batch, head, row);
-        let out_at = layouts.outs.at(batch, head, row) + x;
-
-        let mut max = layouts.neg_inf;
-        for p in 0..layouts.n {
-            max = max.max(lses[lse_at + p as usize * layouts.lses.partial]);
-        }
-        let mut sum = 0.0f32;
-        let mut acc = Vector::<f32, N>::zeroed();
-        for p in 0..layouts.n {
-            let part = lses[lse_at + p as usize * layouts.lses.partial];
-            let w = weight::<Natural>(part, max);
-            sum += w;
-            let o = outs[out_at + p as usize * layouts.outs.partial];
-            let more = fma(Vector::<f32, N>::new(w), o, acc);
-            acc = select(part < LOWEST, acc, more);
-        }
-        let empty = sum == 0.0f32;
-        let safe = select(empty, 1.0f32, sum);
-        let merged = acc * Vector::<f32, N>::new(1.0f32 / safe);
+    let teams = comptime!(shape.teams as u32);
+    let each = comptime!(shape.units / shape.teams);
+    let team = UNIT_POS / each as u32;
+    let position = CUBE_POS * each + UNIT_POS as usize % each;
+    // Units past the outputs follow the last one, so that the barrier is met by all.
+    let place = position.min(layouts.total - 1);
+    let x = place % comptime!(shape.len);
+    let lane = place / comptime!(shape.len);
+    let row = lane % layouts.s;
+    let head = lane / layouts.s % layouts.h;
+    let batch = lane / layouts.s / layouts.h;
+    let lse_at = layouts.lses.at(batch, head, row);
+    let out_at = layouts.outs.at(batch, head, row) + x;
+    let own = merge_share::<N>(outs, lses, out_at, lse_at, team, layouts, teams);
+    let share = if comptime!(teams > 1) {
+        merge_shares::<N>(&own, shape)
+    } else {
+        own
+    };
+    if team == 0u32 && position < layouts.total {
+        let empty = share.sum == 0.0f32;
+        let safe = select(empty, 1.0f32, share.sum);
+        let merged = share.acc * Vector::<f32, N>::new(1.0f32 / safe);
         let kept = select(empty, Vector::<f32, N>::zeroed(), merged);
         out[layouts.out.at(batch, head, row) + x] = Vector::<E, N>::cast_from(kept);
         if x == 0 {
-            let total = max + Natural::log(safe);
+            let total = share.max + Natural::log(safe);
             lse[layouts.lse.at(batch, head, row)] = select(empty, layouts.neg_inf, total);
         }
     }
+}
+
+/// The shares of all teams of this unit's output, through shared memory.
+#[cube]
+fn merge_shares<N: Size>(share: &Share<N>, #[comptime] shape: MergeShape) -> Share<N> {
+    let each = comptime!(shape.units / shape.teams);
+    let mut maxima = Shared::<[f32]>::new_slice(comptime!(shape.units));
+    let mut sums = Shared::<[f32]>::new_slice(comptime!(shape.units));
+    let mut accs = Shared::<[Vector<f32, N>]>::new_slice(comptime!(shape.units));
+    let own = UNIT_POS as usize;
+    maxima[own] = share.max;
+    sums[own] = share.sum;
+    accs[own] = share.acc;
+    sync_cube();
+    let first = own % each;
+    let mut max = maxima[first];
+    #[unroll]
+    for team in 1..comptime!(shape.teams) {
+        max = max.max(maxima[first + team * each]);
+    }
+    let mut sum = 0.0f32;
+    let mut acc = Vector::<f32, N>::zeroed();
+    #[unroll]
+    for team in 0..comptime!(shape.teams) {
+        let at = first + team * each;
+        let w = weight::<Natural>(maxima[at], max);
+        sum = fma(w, sums[at], sum);
+        acc = fma(Vector::<f32, N>::new(w), accs[at], acc);
+    }
+    Share::<N> { max, sum, acc }
 }

@@ -48,6 +48,13 @@ impl RowState {
         RowState { max, sum }
     }
 
+    /// Row `r` as if it had seen a key of this logit (base of the tier's exponential) whose value is
+    /// 0. Of the units that share the row, `first` is set in one.
+    pub fn sink(&mut self, #[comptime] r: usize, logit: f32, first: bool) {
+        self.max[r] = logit;
+        self.sum[r] = select(first, 1.0f32, 0.0f32);
+    }
+
     /// Back to rows that saw nothing.
     pub fn restart(&mut self, neg_inf: f32) {
         #[unroll]
@@ -101,12 +108,18 @@ pub fn raise_maxima<F: Fragment, X: Exponential>(
     let cols = F::cols(s);
     #[unroll]
     for r in 0..rows {
-        let mut block_max = F::get(s, r, 0usize);
+        // Two chains, so that half as many maxima wait for one another.
+        let mut even = F::get(s, r, 0usize);
+        let mut odd = F::get(s, r, comptime!(1.min(cols - 1)));
         #[unroll]
-        for c in 1..cols {
-            block_max = block_max.max(F::get(s, r, c));
+        for c in 2..cols {
+            if comptime!(c % 2 == 0) {
+                even = even.max(F::get(s, r, c));
+            } else {
+                odd = odd.max(F::get(s, r, c));
+            }
         }
-        block_max = F::reduce_max(block_max);
+        let mut block_max = F::reduce_max(even.max(odd));
         if comptime!(folded) {
             block_max *= scale;
         }

@@ -23,6 +23,20 @@ impl Segments {
     pub fn is_empty(&self) -> bool {
         self.start >= self.end
     }
+
+    /// Part `index` of the blocks, cut into `parts` of equal length or into fewer of `least`.
+    pub fn part(&self, index: u32, parts: u32, least: u32) -> Segments {
+        let blocks = self.end - self.start;
+        let each = blocks.div_ceil(parts).max(least);
+        let start = self.end.min(self.start + index * each);
+        let end = self.end.min(start + each);
+        Segments {
+            start,
+            inner_start: self.inner_start.max(start).min(end),
+            inner_end: self.inner_end.max(start).min(end),
+            end,
+        }
+    }
 }
 
 /// Segments of the tile of `rows` rows from `at.row0`, over blocks of `block` keys.
@@ -69,11 +83,28 @@ pub fn segments(
     }
     let inner_start = ((inner_lo + comptime!(n - 1)) / n).max(start).min(end);
     let inner_end = (inner_hi.max(0i32) / n).max(inner_start).min(end);
-    Segments {
+    let all = Segments {
         start: start as u32,
         inner_start: inner_start as u32,
         inner_end: inner_end as u32,
         end: end as u32,
+    };
+    if comptime!(features.split) {
+        let index = at.entry - at.batch * scalars.splits;
+        all.part(index, scalars.splits, scalars.part)
+    } else {
+        all
+    }
+}
+
+/// Segments of a tile that sees every key, even one past the last query.
+#[cube]
+pub fn all_blocks(s_kv: u32, #[comptime] block: u32) -> Segments {
+    Segments {
+        start: 0u32.runtime(),
+        inner_start: 0u32.runtime(),
+        inner_end: s_kv / block,
+        end: s_kv.div_ceil(block),
     }
 }
 
@@ -101,8 +132,27 @@ pub struct TileShape {
 
 #[cube]
 impl TileOrder {
-    /// The tile at `position` of the order, of `h_q` query heads with `tiles` tiles a lane.
+    /// The tile at `position` of the order, of `h_q` query heads with `tiles` tiles a lane. Parts of
+    /// a split tile follow one another.
     pub fn tile(
+        &self,
+        position: u32,
+        h_q: u32,
+        tiles: u32,
+        inputs: &LogitInputs<'_>,
+        #[comptime] shape: TileShape,
+    ) -> TileCoords {
+        if comptime!(shape.features.split) {
+            let splits = inputs.scalars.splits;
+            let mut at = self.whole_tile(position / splits, h_q, tiles, inputs, shape);
+            at.entry = at.batch * splits + position % splits;
+            at
+        } else {
+            self.whole_tile(position, h_q, tiles, inputs, shape)
+        }
+    }
+
+    fn whole_tile(
         &self,
         position: u32,
         h_q: u32,

@@ -23,6 +23,7 @@ impl StreamTile {
     pub fn replace(&mut self, next: &StreamTile) {
         self.open = next.open;
         self.at.batch = next.at.batch;
+        self.at.entry = next.at.entry;
         self.at.head = next.at.head;
         self.at.row0 = next.at.row0;
         self.at.len_q = next.at.len_q;
@@ -44,16 +45,16 @@ impl StreamTile {
 /// A tier whose units work on one tile after another.
 #[cube]
 pub trait Stream: Tier {
-    /// Waits for the next tile and its queries. Called once the scores of the tile before are
-    /// done; its values need not be.
-    fn next(ctx: &mut Self::Ctx) -> StreamTile;
+    /// The next tile. Loading units decide which one that is; the others wait for it and its
+    /// queries. Called once the scores of the tile before are done; its values need not be.
+    fn next(ctx: &mut Self::Ctx, inputs: &LogitInputs<'_>, #[comptime] roles: Roles) -> StreamTile;
     /// Zeroes the accumulator.
     fn clear(acc: &mut Self::Acc);
 }
 
 /// [`attend_tile()`] for tile after tile of a [`Stream`], scores ahead: where a tile follows, its
 /// first scores go out with the last values of the tile before, and run while that is stored.
-/// For roles that share their units; loading units see one tile at a time.
+/// Loading units run it as well, so that loads come in the order of their use.
 #[cube]
 pub fn attend_stream<T: Stream>(
     ctx: &mut T::Ctx,
@@ -63,8 +64,8 @@ pub fn attend_stream<T: Stream>(
 ) {
     let neg_inf = inputs.scalars.neg_inf;
     let mut carried = carry::<T>(&*ctx, neg_inf, roles);
-    let mut tile = T::next(ctx);
-    enter::<T>(ctx, &mut carried, &tile, neg_inf, roles);
+    let mut tile = T::next(ctx, inputs, roles);
+    enter::<T>(ctx, &mut carried, &tile, inputs, plan, roles);
     while tile.open {
         scores_ahead::<T>(
             ctx,
@@ -76,14 +77,14 @@ pub fn attend_stream<T: Stream>(
             roles,
         );
         if comptime!(plan.joined) {
-            let next = T::next(ctx);
-            join::<T>(ctx, &mut carried, &tile, &next, neg_inf, roles);
+            let next = T::next(ctx, inputs, roles);
+            join::<T>(ctx, &mut carried, &tile, &next, inputs, plan, roles);
             tile.replace(&next);
         } else {
-            values_last::<T>(ctx, &mut carried, &tile.range, roles);
+            values_last::<T>(ctx, &mut carried, &tile.at, &tile.range, roles);
             conclude::<T>(ctx, &carried, neg_inf, roles);
-            let next = T::next(ctx);
-            enter::<T>(ctx, &mut carried, &next, neg_inf, roles);
+            let next = T::next(ctx, inputs, roles);
+            enter::<T>(ctx, &mut carried, &next, inputs, plan, roles);
             tile.replace(&next);
         }
     }
@@ -95,12 +96,13 @@ fn enter<T: Stream>(
     ctx: &mut T::Ctx,
     carried: &mut Carried<T>,
     tile: &StreamTile,
-    neg_inf: f32,
+    inputs: &LogitInputs<'_>,
+    #[comptime] plan: LoopPlan,
     #[comptime] roles: Roles,
 ) {
-    carried.state.restart(neg_inf);
-    T::clear(&mut carried.acc);
+    restart::<T>(carried, inputs.scalars.neg_inf, roles);
     if tile.open {
+        take_sinks::<T>(carried, &tile.at, inputs, plan, roles);
         T::begin(ctx, &tile.at, &tile.range, roles);
         scores_first::<T>(ctx, carried, &tile.at, &tile.range, roles);
     }
@@ -113,25 +115,48 @@ fn join<T: Stream>(
     carried: &mut Carried<T>,
     tile: &StreamTile,
     next: &StreamTile,
-    neg_inf: f32,
+    inputs: &LogitInputs<'_>,
+    #[comptime] plan: LoopPlan,
     #[comptime] roles: Roles,
 ) {
+    let neg_inf = inputs.scalars.neg_inf;
     if next.open && !tile.range.is_empty() && !next.range.is_empty() {
         // Straight-line code from issue to wait: a value in flight must not cross a branch.
         let (last, first) = (tile.range.start, next.range.end - 1u32);
-        T::turn_begin(ctx);
-        issue_values::<T>(ctx, carried, last, true);
+        if comptime!(roles.multiply) {
+            T::turn_begin(ctx);
+            issue_values::<T>(ctx, carried, last, true);
+        }
         T::begin(ctx, &next.at, &next.range, roles);
-        issue_scores::<T>(ctx, carried, first);
-        T::turn_end(ctx);
-        T::ValueProduct::wait(ctx, &carried.probs, &mut carried.acc, last, 1u32);
+        if comptime!(roles.load) {
+            // Before the values, which wait for a stage while the keys' is free.
+            T::load_keys(ctx, &next.at, first);
+            T::load_values(ctx, &tile.at, last);
+        }
+        if comptime!(roles.multiply) {
+            issue_scores::<T>(ctx, carried, first);
+            T::turn_end(ctx);
+            T::ValueProduct::wait(ctx, &carried.probs, &mut carried.acc, last, 1u32);
+        }
         conclude::<T>(ctx, &*carried, neg_inf, roles);
-        carried.state.restart(neg_inf);
-        T::clear(&mut carried.acc);
-        T::ScoreProduct::wait(ctx, &(), &mut carried.scores, first, 0u32);
+        restart::<T>(carried, neg_inf, roles);
+        take_sinks::<T>(carried, &next.at, inputs, plan, roles);
+        if comptime!(roles.multiply) {
+            T::ScoreProduct::wait(ctx, &(), &mut carried.scores, first, 0u32);
+        }
     } else {
-        values_last::<T>(ctx, carried, &tile.range, roles);
+        values_last::<T>(ctx, carried, &tile.at, &tile.range, roles);
         conclude::<T>(ctx, &*carried, neg_inf, roles);
-        enter::<T>(ctx, carried, next, neg_inf, roles);
+        enter::<T>(ctx, carried, next, inputs, plan, roles);
+    }
+}
+
+#[cube]
+fn restart<T: Stream>(carried: &mut Carried<T>, neg_inf: f32, #[comptime] roles: Roles) {
+    if comptime!(roles.softmax) {
+        carried.state.restart(neg_inf);
+    }
+    if comptime!(roles.multiply) {
+        T::clear(&mut carried.acc);
     }
 }

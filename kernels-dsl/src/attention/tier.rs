@@ -111,12 +111,18 @@ pub trait Tier {
     fn begin(ctx: &mut Self::Ctx, at: &TileCoords, range: &Segments, #[comptime] roles: Roles);
     /// All scores of the tile have been computed: the queries may be replaced.
     fn scores_done(ctx: &mut Self::Ctx);
-    /// Around the products of one step: lets several sets of multiplying units take turns.
+    /// Before the products of one step, scores among them: returns when their keys have arrived
+    /// and, where several sets of multiplying units take turns, when it is this one's.
     fn turn_begin(ctx: &mut Self::Ctx);
     /// End of the turn.
     fn turn_end(ctx: &mut Self::Ctx);
-    /// Starts bringing blocks `j` of K and V; the products wait for them.
-    fn load(ctx: &mut Self::Ctx, at: &TileCoords, j: u32);
+    /// t + 1. Loading units with few registers hide the sum, so that no compiler unrolls their
+    /// loop over blocks.
+    fn after(t: u32) -> u32;
+    /// Starts bringing key block `j`. Loads come in the order in which products read them.
+    fn load_keys(ctx: &mut Self::Ctx, at: &TileCoords, j: u32);
+    /// Starts bringing value block `j`; its product waits for it.
+    fn load_values(ctx: &mut Self::Ctx, at: &TileCoords, j: u32);
     /// Weights -> left operand of the second product, in the type that it multiplies.
     fn encode(ctx: &mut Self::Ctx, s: &mut <Self::Scores as Fragment>::Regs, p: &mut Self::Probs);
     /// `acc row r *= factors[r]`.

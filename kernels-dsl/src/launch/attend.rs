@@ -131,11 +131,7 @@ pub fn attend_forward(
             listed,
             blueprint,
         };
-        match blueprint.tier {
-            TierName::Unit => call.unit(views, &lse),
-            TierName::Plane => call.plane(views, &lse),
-            TierName::Hopper => call.hopper(views, &lse),
-        }
+        call.launch(views, &lse)
     };
     let blueprint = match policy.autotune {
         true => autotune(client, &caps, (&key, &dims), policy, &mut launch)?,
@@ -184,7 +180,7 @@ pub fn workspace_bytes(
 }
 
 /// The facts that selection needs of a checked call on q, k, v and out.
-fn forward_key(dims: &AttendDims, hooks: &Hooks, views: [&Tensor<4>; 4]) -> AttendKey {
+pub(crate) fn forward_key(dims: &AttendDims, hooks: &Hooks, views: [&Tensor<4>; 4]) -> AttendKey {
     let vectors = views.map(|t| t.vector(4));
     let reaches = views.map(Tensor::reach);
     AttendKey {
@@ -224,13 +220,29 @@ impl AttendDims {
         k: &Tensor<4>,
         v: &Tensor<4>,
     ) -> Result<Self, InvalidProblem> {
+        Self::check_cache(q, k, v, q.shape[0], k.shape[2], false)
+    }
+
+    /// As [`check`](Self::check) with `rows` entries along the first axis of k and v, which hold
+    /// `s_kv` keys of a sequence, as codes if they are `coded`.
+    pub(crate) fn check_cache(
+        q: &Tensor<4>,
+        k: &Tensor<4>,
+        v: &Tensor<4>,
+        rows: usize,
+        s_kv: usize,
+        coded: bool,
+    ) -> Result<Self, InvalidProblem> {
         let [b, h_q, s_q, d] = q.shape;
-        let [_, h_kv, s_kv, _] = k.shape;
+        let [_, h_kv, s, _] = k.shape;
         let d_v = v.shape[3];
-        expect_axes("k", AXES, k.shape, [b, h_kv, s_kv, d])?;
-        expect_axes("v", AXES, v.shape, [b, h_kv, s_kv, d_v])?;
+        expect_axes("k", AXES, k.shape, [rows, h_kv, s, d])?;
+        expect_axes("v", AXES, v.shape, [rows, h_kv, s, d_v])?;
         for (name, tensor) in [("q", q), ("k", k), ("v", v)] {
-            expect_dtype(name, tensor.dtype, q.dtype)?;
+            // Codes come with scales: their owner checks both.
+            if tensor.dtype != DType::E4M3 || name == "q" || !coded {
+                expect_dtype(name, tensor.dtype, q.dtype)?;
+            }
             tensor.check(name)?;
         }
         if (h_kv == 0 && h_q > 0) || (h_kv > 0 && !h_q.is_multiple_of(h_kv)) {
@@ -260,7 +272,7 @@ pub(crate) fn out_of_range(name: &'static str, value: i128, limit: i128) -> Inva
     InvalidProblem::OutOfRange { name, value, limit }
 }
 
-fn checked_out(
+pub(crate) fn checked_out(
     out: &Tensor<4>,
     dims: &AttendDims,
     dtype: DType,
@@ -276,7 +288,7 @@ fn checked_out(
     Ok(out.clone())
 }
 
-fn checked_lse(lse: &Tensor<3>, dims: &AttendDims) -> Result<Tensor<3>, InvalidProblem> {
+pub(crate) fn checked_lse(lse: &Tensor<3>, dims: &AttendDims) -> Result<Tensor<3>, InvalidProblem> {
     expect_axes(
         "lse",
         ["b", "h", "s"],

@@ -2,11 +2,11 @@
 
 use core::fmt;
 
-use super::{AttendOp, DType, Fault};
+use super::{AttendOp, Caps, DType, Fault};
 use crate::arch::fma::FmaShape;
 use crate::arch::hopper::HopperShape;
 use crate::arch::plane::PlaneShape;
-use crate::attention::{IssueOrder, LogitFeatures, LoopPlan, TileShape};
+use crate::attention::{IssueOrder, LogitFeatures, LoopPlan, ScaledBy, TileShape};
 
 /// Family of kernels, by what carries the arithmetic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -71,6 +71,9 @@ pub struct AttendBlueprint {
     pub block: usize,
     /// Stages of K and of V in shared memory; 0 on tiers that keep none there.
     pub stages: usize,
+    /// Cubes that walk the same key blocks and load each of them once between them (TMA multicast
+    /// within a cluster); 1 for cubes on their own.
+    pub cluster: usize,
     /// Elements of a vector load.
     pub vector: usize,
     /// 64-bit addressing.
@@ -92,6 +95,20 @@ impl AttendBlueprint {
             (TierName::Unit, RoleSplit::None) => self.rows,
             (TierName::Unit, RoleSplit::Softmax) => 2 * self.rows,
         }
+    }
+
+    /// Cubes that a multiprocessor holds at a time, as far as shared memory and units decide.
+    pub(crate) fn resident(&self, caps: &Caps) -> usize {
+        // What the driver takes of shared memory for each cube.
+        const OWN: usize = 1024;
+        let bytes = match self.tier {
+            TierName::Unit => 0,
+            TierName::Plane => self.plane_shape().smem_bytes() as usize,
+            // Its registers leave room for no other.
+            TierName::Hopper => caps.shared_memory,
+        };
+        let by_memory = (caps.shared_memory + OWN) / (bytes + OWN);
+        by_memory.min(2048 / self.units()).clamp(1, 16)
     }
 
     pub(crate) fn loop_plan(&self) -> LoopPlan {
@@ -120,6 +137,7 @@ impl AttendBlueprint {
             ty: self.ptx_type(),
             features: self.features,
             pack: self.pack as u32,
+            cluster: self.cluster as u32,
         }
     }
 
@@ -140,6 +158,9 @@ impl AttendBlueprint {
             stages: self.stages as u32,
             ahead: self.order == IssueOrder::ScoresAhead,
             pack: self.pack as u32,
+            split: self.features.split,
+            codes: self.features.codes,
+            page: self.features.page,
             ty: self.ptx_type(),
         }
     }
@@ -167,6 +188,7 @@ impl fmt::Display for AttendBlueprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let op = match self.op {
             AttendOp::Forward => "attn_fwd",
+            AttendOp::Decode => "attn_dec",
             AttendOp::Backward => "attn_bwd",
         };
         write!(f, "{op}/{}/{}/d{}", self.tier, self.dtype, self.d)?;
@@ -176,6 +198,9 @@ impl fmt::Display for AttendBlueprint {
         write!(f, "/q{}xkv{}", self.rows, self.block)?;
         if self.stages > 0 {
             write!(f, "/st{}", self.stages)?;
+        }
+        if self.cluster > 1 {
+            write!(f, "/cl{}", self.cluster)?;
         }
         write!(f, "/vec{}", self.vector)?;
         if self.pack > 1 {
@@ -197,9 +222,16 @@ impl fmt::Display for AttendBlueprint {
             (x.mask.is_some(), "mask"),
             (x.lengths && !x.varlen, "lengths"),
             (x.varlen, "varlen"),
+            (x.sinks, "sinks"),
+            (x.split, "split"),
+            (x.codes == Some(ScaledBy::Head), "e4m3"),
+            (x.codes == Some(ScaledBy::Page), "e4m3-pages"),
         ];
         for (_, tag) in tags.into_iter().filter(|(on, _)| *on) {
             write!(f, "/{tag}")?;
+        }
+        if let Some(page) = x.page {
+            write!(f, "/page{page}")?;
         }
         match self.fault {
             Some(fault) => write!(f, "/FAULT-{fault}"),

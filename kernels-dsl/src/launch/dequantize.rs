@@ -229,7 +229,7 @@ pub fn awq_gemv_zero_words(k: usize, group: usize) -> usize {
     k.div_ceil(group).div_ceil(8).div_ceil(multiple) * multiple
 }
 
-fn holds(
+pub(crate) fn holds(
     tensor: &'static str,
     handle: &Handle,
     needed: usize,

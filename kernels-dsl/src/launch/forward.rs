@@ -25,11 +25,18 @@ pub(crate) struct ForwardCall<'a> {
 }
 
 impl ForwardCall<'_> {
-    /// Tiles of a lane and of the whole problem.
+    /// Tiles of a lane, and those of the whole problem with all their parts.
     fn tiles(&self) -> (usize, usize) {
-        let AttendBlueprint { rows, pack, .. } = self.blueprint;
-        let tiles = self.listed.unwrap_or((self.dims.s_q * pack).div_ceil(rows));
-        (tiles, self.lanes() * tiles)
+        let AttendBlueprint {
+            rows,
+            pack,
+            cluster,
+            ..
+        } = self.blueprint;
+        let tiles = (self.dims.s_q * pack).div_ceil(rows);
+        // Cubes of a cluster take neighbours of one lane.
+        let tiles = self.listed.unwrap_or(tiles.next_multiple_of(cluster));
+        (tiles, self.lanes() * tiles * self.hooks.splits.splits)
     }
 
     /// What every tile along s_q is visited for: (batch, head) pairs, or heads where the list
@@ -59,15 +66,28 @@ impl ForwardCall<'_> {
         )
     }
 
-    pub(crate) fn unit(
-        &self,
-        [q, k, v, out]: [&Tensor<4>; 4],
-        lse: &Tensor<3>,
-    ) -> Result<(), Error> {
+    /// Launches the blueprint's kernel; out is f32 parts where its tiles are split.
+    pub(crate) fn launch(&self, views: [&Tensor<4>; 4], lse: &Tensor<3>) -> Result<(), Error> {
+        match self.blueprint.tier {
+            TierName::Unit => self.unit(views, lse),
+            TierName::Plane => self.plane(views, lse),
+            TierName::Hopper => self.hopper(views, lse),
+        }
+    }
+
+    fn unit(&self, [q, k, v, out]: [&Tensor<4>; 4], lse: &Tensor<3>) -> Result<(), Error> {
         let blueprint = self.blueprint;
         let w = blueprint.vector;
         let cubes = spread("attend_forward", self.tiles().1, self.caps)?;
         let layouts = layouts([q, k, v, out], lse, w);
+        // Parts take the place of an out of q's dtype, which then stands in for it.
+        let parts = blueprint.features.split.then_some(out);
+        let out = if parts.is_some() { q } else { out };
+        let result = parts.unwrap_or(out);
+        // So do codes of k and v.
+        let coded = blueprint.features.codes.is_some();
+        let [k_codes, v_codes] = [k, v].map(|t| coded.then_some(t));
+        let [k, v] = [k, v].map(|t| if coded { q } else { t });
         // SAFETY: every view was checked against its buffer; the kernel indexes rows below the
         // checked shape only (`BlockView::row` and `FmaCtx` clamp to the last row).
         unsafe {
@@ -81,7 +101,10 @@ impl ForwardCall<'_> {
                 buffer(k, w),
                 buffer(v, w),
                 buffer(out, w),
+                parts.map(|parts| buffer(parts, w)).into(),
                 BufferArg::from_raw_parts(lse.handle.clone(), lse.capacity()),
+                k_codes.map(|codes| buffer(codes, 4)).into(),
+                v_codes.map(|codes| buffer(codes, 4)).into(),
                 self.hooks.tensors(self.client),
                 layouts,
                 self.sizes(),
@@ -95,15 +118,11 @@ impl ForwardCall<'_> {
             self.client,
             self.caps,
             &blueprint,
-            [&out.handle, &lse.handle],
+            [&result.handle, &lse.handle],
         )
     }
 
-    pub(crate) fn plane(
-        &self,
-        [q, k, v, out]: [&Tensor<4>; 4],
-        lse: &Tensor<3>,
-    ) -> Result<(), Error> {
+    fn plane(&self, [q, k, v, out]: [&Tensor<4>; 4], lse: &Tensor<3>) -> Result<(), Error> {
         let blueprint = self.blueprint;
         let total = self.countable("tiles of the plane tier")?;
         let cubes = spread("attend_forward", total, self.caps)?;
@@ -116,12 +135,12 @@ impl ForwardCall<'_> {
                 CubeDim::new_1d(blueprint.units() as u32),
                 address(blueprint.wide),
                 buffer(q, 8),
-                buffer(k, 8),
-                buffer(v, 8),
-                buffer(out, 8),
+                buffer(k, chunk(k)),
+                buffer(v, chunk(v)),
+                buffer(out, chunk(out)),
                 BufferArg::from_raw_parts(lse.handle.clone(), lse.capacity()),
                 self.hooks.tensors(self.client),
-                layouts([q, k, v, out], lse, 8),
+                chunk_layouts([q, k, v, out], lse),
                 self.sizes(),
                 self.order(),
                 self.hooks.scalars(blueprint.fault),
@@ -173,14 +192,12 @@ impl ForwardCall<'_> {
         ((32 << 20) / bytes.max(1)).max(4).saturating_mul(group)
     }
 
-    pub(crate) fn hopper(
-        &self,
-        [q, k, v, out]: [&Tensor<4>; 4],
-        lse: &Tensor<3>,
-    ) -> Result<(), Error> {
+    fn hopper(&self, [q, k, v, out]: [&Tensor<4>; 4], lse: &Tensor<3>) -> Result<(), Error> {
         let blueprint = self.blueprint;
         let total = self.countable("tiles of the hopper tier")?;
-        let cubes = total.min(self.caps.multiprocessors.unwrap_or(132) as usize);
+        let multiprocessors = self.caps.multiprocessors.unwrap_or(132) as usize;
+        let cubes = total.min(multiprocessors / blueprint.cluster * blueprint.cluster);
+        let boxes = blueprint.hopper_shape().box_rows() as usize;
         // SAFETY: every view was checked against its buffer and for TMA; rows past the tensor
         // arrive as zeros and are not stored. The tickets belong to the client's stream, on
         // which launches follow one another.
@@ -191,13 +208,13 @@ impl ForwardCall<'_> {
                 CubeDim::new_1d(blueprint.units() as u32),
                 address(blueprint.wide),
                 query_map(q, &blueprint),
-                tensor_map(k, [1, 1, blueprint.block, 64]),
-                tensor_map(v, [1, 1, blueprint.block, 64]),
-                buffer(out, 8),
+                tensor_map(k, [1, 1, boxes, 64]),
+                tensor_map(v, [1, 1, boxes, 64]),
+                buffer(out, chunk(out)),
                 BufferArg::from_raw_parts(lse.handle.clone(), lse.capacity()),
                 BufferArg::from_raw_parts(tickets(self.client), 1),
                 self.hooks.tensors(self.client),
-                HopperLayoutsLaunch::new(layout(out, 8), lse_layout(lse), self.order()),
+                HopperLayoutsLaunch::new(layout(out, chunk(out)), lse_layout(lse), self.order()),
                 self.sizes(),
                 self.hooks.scalars(blueprint.fault),
                 self.hooks.offsets(),
@@ -214,14 +231,21 @@ impl ForwardCall<'_> {
     }
 }
 
-fn layouts([q, k, v, out]: [&Tensor<4>; 4], lse: &Tensor<3>, w: usize) -> ForwardLayoutsLaunch {
-    ForwardLayoutsLaunch::new(
-        layout(q, w),
-        layout(k, w),
-        layout(v, w),
-        layout(out, w),
-        lse_layout(lse),
-    )
+/// Elements of 16 bytes.
+fn chunk(t: &Tensor<4>) -> usize {
+    16 / t.dtype.size()
+}
+
+/// Strides in vectors of `w` elements.
+fn layouts(views: [&Tensor<4>; 4], lse: &Tensor<3>, w: usize) -> ForwardLayoutsLaunch {
+    let [q, k, v, out] = views.map(|t| layout(t, w));
+    ForwardLayoutsLaunch::new(q, k, v, out, lse_layout(lse))
+}
+
+/// Strides in units of 16 bytes.
+fn chunk_layouts(views: [&Tensor<4>; 4], lse: &Tensor<3>) -> ForwardLayoutsLaunch {
+    let [q, k, v, out] = views.map(|t| layout(t, chunk(t)));
+    ForwardLayoutsLaunch::new(q, k, v, out, lse_layout(lse))
 }
 
 fn lse_layout(lse: &Tensor<3>) -> LayoutLaunch {
@@ -257,7 +281,10 @@ unsafe fn query_map(q: &Tensor<4>, blueprint: &AttendBlueprint) -> TensorMapArg<
 ///
 /// # Safety
 /// The view must lie inside its buffer and satisfy [`Tensor::tma`].
-unsafe fn tensor_map<const N: usize>(t: &Tensor<N>, tile: [usize; N]) -> TensorMapArg<Tiled> {
+pub(crate) unsafe fn tensor_map<const N: usize>(
+    t: &Tensor<N>,
+    tile: [usize; N],
+) -> TensorMapArg<Tiled> {
     // Axes of length 0 or 1 keep whatever stride they have; the hardware wants a legal one.
     let filler = t.shape[N - 1].next_multiple_of(8);
     let strides: Vec<usize> = (0..N)

@@ -4,7 +4,7 @@ use cubecl::prelude::{BufferArg, Client, CubeElement};
 
 use super::*;
 use crate::attention::{
-    LogitFeatures, LogitScalarsLaunch, LogitTensorsLaunch, MaskWidth, TableOffsetsLaunch,
+    LogitFeatures, LogitScalarsLaunch, LogitTensorsLaunch, MaskWidth, ScaledBy, TableOffsetsLaunch,
 };
 use crate::error::InvalidProblem;
 use crate::tile::LayoutLaunch;
@@ -23,6 +23,18 @@ pub(crate) struct Hooks {
     bias: Option<Tensor<4>>,
     sequences: Vec<Sequence>,
     table: Table,
+    /// Tables that the host does not know.
+    device: DeviceTables,
+    /// How tiles are split.
+    pub(crate) splits: SplitPlan,
+}
+
+/// Lengths and pages that only the device knows.
+#[derive(Default)]
+struct DeviceTables {
+    lengths: Option<DeviceWords>,
+    pages: Option<DeviceWords>,
+    scales: Option<CacheScales>,
 }
 
 /// Words of the table buffer and where its parts start.
@@ -37,6 +49,9 @@ struct Table {
     doc_kv: usize,
     slopes: usize,
     tiles: usize,
+    sinks: usize,
+    pages: usize,
+    page_row: usize,
 }
 
 impl Hooks {
@@ -84,6 +99,8 @@ impl Hooks {
                     || options.lengths_kv.is_some()
                     || options.cu_seqlens.is_some(),
                 varlen: options.cu_seqlens.is_some(),
+                sinks: options.sinks.is_some(),
+                ..LogitFeatures::default()
             },
             reach: 0,
             scale: softcap.map_or(scale, |cap| scale / cap),
@@ -95,6 +112,8 @@ impl Hooks {
             bias: None,
             table: Table::build(dims, options, &sequences)?,
             sequences,
+            device: DeviceTables::default(),
+            splits: SplitPlan::WHOLE,
         };
         if let Some(mask) = &options.mask {
             hooks.take_mask(mask, full)?;
@@ -113,6 +132,60 @@ impl Hooks {
     /// Keys of the longest sequence.
     pub(crate) fn longest_kv(&self) -> usize {
         self.sequences.iter().map(|s| s.len_kv).max().unwrap_or(0)
+    }
+
+    /// The hooks of a decode: tiles are not listed, and lengths and pages are the cache's.
+    pub(crate) fn take_cache(&mut self, cache: &KvView<'_>) -> Result<(), InvalidProblem> {
+        self.features.unlisted = true;
+        if let Some(lengths) = &cache.lengths {
+            self.features.lengths = true;
+            self.features.device_lengths = true;
+            self.table.len_kv = lengths.offset;
+            self.device.lengths = Some(lengths.clone());
+        }
+        if let Some(scales) = &cache.scales {
+            self.features.codes = Some(match scales.k.shape[0] {
+                1 => ScaledBy::Head,
+                _ => ScaledBy::Page,
+            });
+            self.device.scales = Some(scales.clone());
+        }
+        let Some(pages) = &cache.pages else {
+            return Ok(());
+        };
+        self.features.page = Some(cache.k.shape[2] as u32);
+        self.table.page_row = pages.row();
+        match pages.source() {
+            PageSource::Host(words) => {
+                let used = |s: usize| self.sequences[s].len_kv;
+                check_pages(words, pages.width(), cache, used)?;
+                self.table.pages = self.table.append(words.iter().copied());
+            }
+            PageSource::Device(words) => {
+                self.features.device_pages = true;
+                self.table.pages = words.offset;
+                self.device.pages = Some(words.clone());
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes of an element of k and v.
+    pub(crate) fn kv_size(&self, dtype: DType) -> usize {
+        match self.features.codes {
+            Some(_) => DType::E4M3.size(),
+            None => dtype.size(),
+        }
+    }
+
+    /// Most keys that a tile of `queries` queries can see of a sequence.
+    pub(crate) fn widest_span(&self, queries: usize) -> usize {
+        let left = self.features.band_left.then_some(self.left as usize);
+        let right = self.features.band_right.then_some(self.right as usize);
+        match (left, right) {
+            (Some(left), Some(right)) => self.longest_kv().min(left + queries + right),
+            _ => self.longest_kv(),
+        }
     }
 
     /// Puts the tiles of a forward with this blueprint into the table, in place of another one's;
@@ -213,7 +286,26 @@ impl Hooks {
             let handle = client.create_from_slice(u32::as_bytes(&self.table.words));
             unsafe { BufferArg::from_raw_parts(handle, self.table.words.len()) }
         });
-        LogitTensorsLaunch::new(mask.into(), bias.into(), table.into())
+        // SAFETY: whoever made the words answers for what they say; the length is the buffer's.
+        let device = |words: &DeviceWords| unsafe {
+            BufferArg::from_raw_parts(words.handle.clone(), words.capacity())
+        };
+        let scales = |of: fn(&CacheScales) -> &Tensor<2>| {
+            // SAFETY: the length is the buffer's own; the view was checked against it.
+            let bind = |scales| unsafe { buffer(of(scales), 1) };
+            self.device.scales.as_ref().map(bind)
+        };
+        let lengths = self.device.lengths.as_ref().map(device);
+        let pages = self.device.pages.as_ref().map(device);
+        LogitTensorsLaunch::new(
+            mask.into(),
+            bias.into(),
+            table.into(),
+            lengths.into(),
+            pages.into(),
+            scales(|scales| &scales.k).into(),
+            scales(|scales| &scales.v).into(),
+        )
     }
 
     pub(crate) fn scalars(&self, fault: Option<Fault>) -> LogitScalarsLaunch {
@@ -245,13 +337,28 @@ impl Hooks {
             mask.0[3],
             strided(bias.0, bias.1),
             bias.0[3],
+            self.splits.splits as u32,
+            self.splits.part as u32,
         )
     }
 
     pub(crate) fn offsets(&self) -> TableOffsetsLaunch {
         let t = &self.table;
+        let scales = |of: fn(&CacheScales) -> &Tensor<2>| match &self.device.scales {
+            Some(scales) => [
+                of(scales).offset,
+                of(scales).strides[0],
+                of(scales).strides[1],
+            ],
+            None => [0; 3],
+        };
+        let (mut k, mut v) = (scales(|s| &s.k), scales(|s| &s.v));
+        if self.features.codes == Some(ScaledBy::Head) {
+            (k[1], v[1]) = (0, 0);
+        }
         TableOffsetsLaunch::new(
             t.len_q, t.len_kv, t.first_q, t.first_kv, t.doc_q, t.doc_kv, t.slopes, t.tiles,
+            t.sinks, t.pages, t.page_row, k[0], k[1], k[2], v[0], v[1], v[2],
         )
     }
 }
@@ -358,6 +465,16 @@ impl Table {
                 _ => slopes[h],
             };
             table.slopes = table.append((0..dims.h_q).map(|h| of(h).to_bits()));
+        }
+        if let Some(sinks) = options.sinks {
+            expect_entries("sinks", sinks.len(), dims.h_q)?;
+            if let Some(&value) = sinks.iter().find(|s| !s.is_finite()) {
+                return Err(InvalidProblem::NotFinite {
+                    name: "sinks",
+                    value,
+                });
+            }
+            table.sinks = table.append(sinks.iter().map(|s| s.to_bits()));
         }
         Ok(table)
     }

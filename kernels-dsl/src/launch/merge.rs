@@ -5,10 +5,10 @@ use core::fmt;
 use cubecl::prelude::{BufferArg, Client, CubeDim};
 
 use super::{
-    Caps, DType, Tensor, address, buffer, check_dtype, check_launch, check_reach, cube_units,
-    expect_axes, expect_dtype, spread,
+    Caps, DType, Family, Tensor, address, buffer, check_dtype, check_launch, check_reach,
+    cube_units, expect_axes, expect_dtype, spread,
 };
-use crate::attention::{MergeLayoutsLaunch, RowLayoutLaunch, merge_partials_fma};
+use crate::attention::{MergeLayoutsLaunch, MergeShape, RowLayoutLaunch, merge_partials_fma};
 use crate::error::{Error, NotAvailable};
 
 /// Options of [`merge_partials`].
@@ -33,6 +33,8 @@ pub struct MergeBlueprint {
     pub vector: usize,
     /// Units of a cube.
     pub units: usize,
+    /// Units that share an output, each with a part of the partials.
+    pub teams: usize,
     /// 64-bit addressing.
     pub wide: bool,
 }
@@ -41,8 +43,12 @@ impl fmt::Display for MergeBlueprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "merge/unit/{}/d{}/u{}/vec{}",
-            self.dtype, self.d_v, self.units, self.vector
+            "merge/unit/{}/d{}/u{}x{}/vec{}",
+            self.dtype,
+            self.d_v,
+            self.units / self.teams,
+            self.teams,
+            self.vector
         )?;
         if self.wide {
             write!(f, "/wide")
@@ -166,14 +172,25 @@ pub fn select_merge(
     caps: &Caps,
 ) -> Result<MergeBlueprint, NotAvailable> {
     check_dtype("merge_partials", dtype, caps)?;
+    let units = cube_units(caps);
+    // Where barriers are cheap: units wait for memory, and partials are many where rows are few.
+    let teams = match caps.family {
+        Family::Cpu => 1,
+        _ if units.is_multiple_of(TEAMS) => TEAMS,
+        _ => 1,
+    };
     Ok(MergeBlueprint {
         dtype,
         d_v,
         vector,
-        units: cube_units(caps),
+        units,
+        teams,
         wide: check_reach("merge_partials", reach, caps)?,
     })
 }
+
+/// Units that share an output.
+const TEAMS: usize = 4;
 
 fn launch(
     client: &Client,
@@ -188,7 +205,13 @@ fn launch(
     let len = blueprint.d_v / v;
     let [n, b, h, s, _] = outs.shape;
     let total = b * h * s * len;
-    let cubes = spread("merge_partials", total.div_ceil(blueprint.units), caps)?;
+    let each = blueprint.units / blueprint.teams;
+    let cubes = spread("merge_partials", total.div_ceil(each), caps)?;
+    let shape = MergeShape {
+        len,
+        units: blueprint.units,
+        teams: blueprint.teams,
+    };
     let o = outs.strides.map(|x| x / v);
     let m = out.strides.map(|x| x / v);
     let (l, k) = (lses.strides, lse.strides);
@@ -216,7 +239,7 @@ fn launch(
             buffer(out, v),
             BufferArg::from_raw_parts(lse.handle.clone(), lse.capacity()),
             layouts,
-            len,
+            shape,
             blueprint.dtype.elem(),
         );
     }

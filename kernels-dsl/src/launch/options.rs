@@ -78,6 +78,10 @@ pub struct AttendOptions<'a> {
     pub bias: Option<Tensor<4>>,
     /// ALiBi slopes `[h_q]`: x -= slope * |i + shift - j|.
     pub alibi: Option<&'a [f32]>,
+    /// Learned logits `[h_q]`, natural: the normaliser of every row of head h has e^sinks\[h\] in it
+    /// beside the keys' weights, and lse counts it. A row that sees no key gives out 0 and lse
+    /// sinks\[h\].
+    pub sinks: Option<&'a [f32]>,
     /// Where to write out [b, h_q, s_q, d_v]; allocated dense when absent.
     pub out: Option<Tensor<4>>,
     /// Where to write lse f32 [b, h_q, s_q]; allocated dense when absent.

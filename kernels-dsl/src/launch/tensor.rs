@@ -17,10 +17,13 @@ pub enum DType {
     F16,
     /// bfloat16: the upper half of a binary32.
     BF16,
+    /// FP8 with 4 bits of exponent and 3 of mantissa (OCP E4M3): what a cache may hold, with scales
+    /// beside it. Nothing is computed in it.
+    E4M3,
 }
 
 impl DType {
-    /// Every dtype kernels take.
+    /// Every dtype kernels compute with.
     pub const ALL: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
     /// Size of one element in bytes.
@@ -28,6 +31,7 @@ impl DType {
         match self {
             DType::F32 => 4,
             DType::F16 | DType::BF16 => 2,
+            DType::E4M3 => 1,
         }
     }
 
@@ -37,6 +41,7 @@ impl DType {
             DType::F32 => FloatKind::F32,
             DType::F16 => FloatKind::F16,
             DType::BF16 => FloatKind::BF16,
+            DType::E4M3 => FloatKind::E4M3,
         })
     }
 }
@@ -47,6 +52,7 @@ impl fmt::Display for DType {
             DType::F32 => "f32",
             DType::F16 => "f16",
             DType::BF16 => "bf16",
+            DType::E4M3 => "e4m3",
         })
     }
 }
@@ -231,6 +237,26 @@ impl Tensor<3> {
         let strides = [total.saturating_mul(row), head, row, column];
         let handle = self.handle.clone();
         Tensor::strided(handle, [1, h, total, d], strides, self.offset, self.dtype)
+    }
+}
+
+impl Tensor<2> {
+    /// Whether every row starts at a multiple of 16 bytes, none where another does.
+    pub(crate) fn row_chunks(&self) -> bool {
+        self.rows_start_at(16)
+    }
+
+    /// Whether every row starts at a multiple of two elements.
+    pub(crate) fn row_pairs(&self) -> bool {
+        self.rows_start_at(2 * self.dtype.size())
+    }
+
+    fn rows_start_at(&self, bytes: usize) -> bool {
+        let fits = |elements: usize| (elements * self.dtype.size()).is_multiple_of(bytes);
+        let start = self.handle.offset_start.unwrap_or(0);
+        fits(self.offset)
+            && start.is_multiple_of(bytes as u64)
+            && (self.shape[0] <= 1 || self.strides[0] > 0 && fits(self.strides[0]))
     }
 }
 

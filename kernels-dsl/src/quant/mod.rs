@@ -3,8 +3,14 @@
 
 mod dequantize;
 mod hadamard;
+mod loader;
+mod matmul;
 mod packing;
+mod tiles;
 
 pub use dequantize::*;
 pub use hadamard::*;
+pub use loader::*;
+pub use matmul::*;
 pub use packing::*;
+pub use tiles::*;

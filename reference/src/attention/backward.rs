@@ -123,7 +123,9 @@ fn query_row(
         };
         return (dq, unseen);
     };
-    let sum: f64 = x.iter().map(|x| (x - max).exp()).sum();
+    let sink = problem.sink((b, h, i));
+    let max = max.max(sink);
+    let sum = (sink - max).exp() + x.iter().map(|x| (x - max).exp()).sum::<f64>();
     let lse = max + sum.ln();
 
     let visible = || {

@@ -45,8 +45,10 @@ fn attend_row_online(
 ) -> (Vec<f64>, f64) {
     let s_kv = problem.s_kv();
     let mut out = vec![0.0; problem.d_v()];
-    let (mut max, mut sum) = (f64::NEG_INFINITY, 0.0);
-    let mut seen = false;
+    // A sink is a key seen before the first one, with the value 0.
+    let sink = problem.sink((b, h, i));
+    let mut seen = sink != f64::NEG_INFINITY;
+    let (mut max, mut sum) = (sink, if seen { 1.0 } else { 0.0 });
     for start in (0..s_kv).step_by(block) {
         let keys = start..s_kv.min(start.saturating_add(block));
         let x: Vec<f64> = keys

@@ -50,6 +50,8 @@ pub struct Options<'a> {
     pub bias: Option<Broadcast<'a, f64>>,
     /// `[h_q]` finite slopes of ALiBi.
     pub alibi: Option<&'a [f64]>,
+    /// `[h_q]` finite logits that take part in the normaliser and the log-sum-exp, without a value.
+    pub sinks: Option<&'a [f64]>,
 }
 
 impl Default for Options<'_> {
@@ -68,6 +70,7 @@ impl Default for Options<'_> {
             mask: None,
             bias: None,
             alibi: None,
+            sinks: None,
         }
     }
 }
@@ -130,11 +133,17 @@ impl Options<'_> {
         if let Some(bias) = &self.bias {
             bias.check("bias", full)?;
         }
-        if let Some(slopes) = self.alibi {
-            check_length("alibi", slopes.len(), h_q)?;
-            if let Some(&value) = slopes.iter().find(|slope| !slope.is_finite()) {
+        for (name, entry, values) in [
+            ("alibi", "alibi slope", self.alibi),
+            ("sinks", "sink", self.sinks),
+        ] {
+            let Some(values) = values else {
+                continue;
+            };
+            check_length(name, values.len(), h_q)?;
+            if let Some(&value) = values.iter().find(|x| !x.is_finite()) {
                 return Err(Error::Parameter {
-                    name: "alibi slope",
+                    name: entry,
                     value,
                     requirement: "finite",
                 });

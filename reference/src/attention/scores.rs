@@ -125,6 +125,16 @@ impl<'a> Problem<'a> {
             .map_or((0..0, 0..0), |(q, kv)| (q[0]..q[1], kv[0]..kv[1]))
     }
 
+    /// The logit of the sink that a row of (b, h, i) has, -inf where it has none: rows that are no
+    /// query have none.
+    pub(super) fn sink(&self, (b, h, i): (usize, usize, usize)) -> f64 {
+        let sinks = self
+            .options
+            .sinks
+            .filter(|_| self.sequence(b, i).0.contains(&i));
+        sinks.map_or(f64::NEG_INFINITY, |sinks| sinks[h])
+    }
+
     /// May query i of head h see key j? (A bias of -inf hides it still.)
     fn visible(&self, b: usize, h: usize, i: usize, j: usize) -> bool {
         let (queries, keys) = self.sequence(b, i);

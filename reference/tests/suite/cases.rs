@@ -55,6 +55,7 @@ pub(crate) struct Case {
     pub(crate) mask: Option<(Vec<bool>, [usize; 4])>,
     pub(crate) bias: Option<(Vec<f64>, [usize; 4])>,
     pub(crate) alibi: Option<Vec<f64>>,
+    pub(crate) sinks: Option<Vec<f64>>,
 }
 
 impl Case {
@@ -83,6 +84,7 @@ impl Case {
             mask: None,
             bias: None,
             alibi: None,
+            sinks: None,
         }
     }
 
@@ -123,6 +125,7 @@ impl Case {
             ((0..n).map(|_| value()).collect(), shape)
         });
         self.alibi = on(9).then(|| (1..=h_q).map(|h| 0.5f64.powi(h as i32)).collect());
+        self.sinks = on(11).then(|| (0..h_q).map(|h| h as f64 - 1.0).collect());
         self.softcap = on(10).then_some(1.5);
         self
     }
@@ -148,6 +151,7 @@ impl Case {
                 shape: *shape,
             }),
             alibi: self.alibi.as_deref(),
+            sinks: self.sinks.as_deref(),
         }
     }
 }

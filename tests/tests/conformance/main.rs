@@ -4,6 +4,7 @@
 mod addressing;
 mod backends;
 mod catalogue;
+mod decode;
 mod files;
 mod invalid;
 mod plan;

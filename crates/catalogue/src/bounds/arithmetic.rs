@@ -77,7 +77,7 @@ impl Arithmetic {
         // Half the smallest subnormal, by which a weight is off at the least.
         let least = match dtype {
             DType::F16 => 1.0 / (1u64 << 25) as f64,
-            DType::BF16 | DType::F32 => 0.0,
+            DType::BF16 | DType::F32 | DType::E4M3 => 0.0,
         };
         let heaviest = terms.iter().map(|t| t.weight).fold(0.0, f64::max);
         let (mut sum, mut squares, mut flushed, mut widest) = (0.0, 0.0, 0.0, 0.0f64);

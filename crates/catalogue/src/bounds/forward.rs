@@ -4,7 +4,7 @@ use flashcube_reference as reference;
 use flashcube_reference::Tensor4;
 use rayon::prelude::*;
 
-use super::mixture::{MixtureError, Term, mixture};
+use super::mixture::{MixtureError, Term, mixture, split};
 use super::{Arithmetic, TABLE, U, rows_of};
 use crate::inputs::Inputs;
 use crate::oracle::{self, Expected, Hooks};
@@ -109,6 +109,7 @@ impl<'a> Scores<'a> {
         at: [usize; 3],
         out: &[f64],
         lse: f64,
+        merges: &[usize],
     ) -> Result<MixtureError, reference::Error> {
         if lse == f64::NEG_INFINITY {
             return Ok(MixtureError {
@@ -117,9 +118,11 @@ impl<'a> Scores<'a> {
             });
         }
         let weights = self.weights(at)?;
-        let largest = weights.iter().copied().fold(0.0, f64::max);
+        let sink = self.hooks.sinks.as_ref().map(|sinks| sinks[at[1]]);
+        let sink_weight = sink.map_or(0.0, |sink| (sink - lse).exp());
+        let largest = weights.iter().copied().fold(sink_weight, f64::max);
         let visible = weights.iter().enumerate().filter(|(_, w)| **w > 0.0);
-        let terms: Vec<Term<'_>> = visible
+        let mut terms: Vec<Term<'_>> = visible
             .map(|(j, &weight)| Term {
                 weight,
                 distance: (weight / largest).ln(),
@@ -127,9 +130,21 @@ impl<'a> Scores<'a> {
                 values: self.v.row(at[0], self.kv_head(at[1]), j),
             })
             .collect();
+        // A sink is one more key, of an exact logit and the value 0.
+        let zeros = vec![0.0; out.len()];
+        if let Some(sink) = sink {
+            terms.push(Term {
+                weight: sink_weight,
+                distance: (sink_weight / largest).ln(),
+                logit_error: self.arithmetic.logit_to_base(sink.abs()),
+                values: &zeros,
+            });
+        }
         let records = records(terms.iter().map(|t| t.weight))
             .max(records(terms.iter().rev().map(|t| t.weight)));
-        Ok(mixture(&terms, out, lse, records, self.arithmetic))
+        let whole = mixture(&terms, out, lse, records, self.arithmetic);
+        let merged = |error, &parts: &usize| split(error, &terms, out, lse, parts, self.arithmetic);
+        Ok(merges.iter().fold(whole, merged))
     }
 }
 
@@ -144,10 +159,12 @@ fn records(values: impl Iterator<Item = f64>) -> usize {
     moved.count().saturating_sub(1)
 }
 
-/// Bounds of out and lse.
+/// Bounds of out and lse, of a result merged from at most `merges[0]` parts of the keys, that again
+/// with others, ...
 pub(crate) fn forward(
     problem: &Problem,
     attend: &Attend,
+    merges: &[usize],
     inputs: &Inputs,
 ) -> Result<Vec<Expected>, reference::Error> {
     let scores = Scores::new(problem, attend, inputs);
@@ -161,7 +178,7 @@ pub(crate) fn forward(
         .enumerate()
         .map(|(row, &at)| {
             let out = &exact.out.data[row * d_v..(row + 1) * d_v];
-            scores.row_error(at, out, exact.lse[row])
+            scores.row_error(at, out, exact.lse[row], merges)
         })
         .collect::<Result<_, _>>()?;
     let delta: Vec<f64> = errors.iter().flat_map(|e| e.out.iter().copied()).collect();

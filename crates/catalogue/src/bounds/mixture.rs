@@ -1,6 +1,6 @@
 //! Weighted means whose weights are exponentials: the heart of forward and merge.
 
-use super::{Arithmetic, TABLE, TINY, U, log_error, rows};
+use super::{Arithmetic, TABLE, TINY, U, exp_error, log_error, rows};
 use crate::oracle::Expected;
 use crate::problem::{MergeSizes, Problem};
 
@@ -81,6 +81,56 @@ pub(crate) fn mixture(
     }
 }
 
+/// Section 5.1: what it adds to `whole` that the terms were weighed in parts, wherever these are cut.
+///
+/// A term's weight in a part is its exponential over the part's sum, and the part's weight is that sum
+/// again, by way of its logarithm and an exponential: whatever is wrong with the sum cancels, and what
+/// is left are the roundings on the way. They are the same for all terms of a part, so that they shift
+/// the mean by at most sum w |v - out| times that.
+pub(crate) fn split(
+    whole: MixtureError,
+    terms: &[Term<'_>],
+    out: &[f64],
+    lse: f64,
+    parts: usize,
+    arithmetic: Arithmetic,
+) -> MixtureError {
+    let (keys, parts) = ((terms.len() as f64).max(1.0), parts as f64);
+    let relative: Vec<f64> = terms
+        .iter()
+        .map(|t| {
+            // lse_p lies at most so far below the largest, and its terms are no larger.
+            let depth = t.distance.abs() + keys.ln();
+            let magnitude = 2.0 * (lse.abs() + depth);
+            let logarithm = log_error(keys) + U * magnitude + arithmetic.lse_from_base(magnitude);
+            let division = (2.0 * TABLE.division_ulps + 1.0) * U;
+            (logarithm + 2.0 * (U * depth + exp_error(depth)) + division + U).exp_m1()
+        })
+        .collect();
+    let total: f64 = terms.iter().zip(&relative).map(|(t, e)| t.weight * e).sum();
+    let mut delta = whole.out;
+    for (x, delta) in delta.iter_mut().enumerate() {
+        let (mut drift, mut magnitude, mut widest) = (0.0, 0.0, 0.0f64);
+        for (term, e) in terms.iter().zip(&relative) {
+            let away = (term.values[x] - out[x]).abs();
+            drift += term.weight * e * away;
+            magnitude += term.weight * term.values[x].abs();
+            widest = widest.max(away);
+        }
+        let drift = match total < 1.0 {
+            true => (drift / (1.0 - total)).min(widest),
+            false => widest,
+        };
+        let division = (2.0 * TABLE.division_ulps + 1.0) * U * out[x].abs();
+        *delta += drift + (2.0 * parts + 2.0) * U * magnitude + division + TINY * parts;
+    }
+    let largest = relative.iter().copied().fold(0.0, f64::max);
+    MixtureError {
+        out: delta,
+        lse: whole.lse + total.min(largest) + parts * U + log_error(parts) + U * lse.abs(),
+    }
+}
+
 /// max x = lse + ln(max w).
 fn largest_logit(terms: &[Term<'_>], lse: f64) -> f64 {
     let weight = terms.iter().map(|t| t.weight).fold(0.0, f64::max);
@@ -120,8 +170,9 @@ pub(crate) fn merge(
                 values: &outs[columns.clone()],
             })
             .collect();
-        // The maximum is known before the first weight is taken.
-        let error = mixture(&terms, &out[columns], lse[row], 0, Arithmetic::Fma);
+        // The maximum of a unit's partials is known before its first weight; units' shares are
+        // rescaled once.
+        let error = mixture(&terms, &out[columns], lse[row], 1, Arithmetic::Fma);
         out_delta.extend(error.out);
         lse_delta.push(error.lse);
     }

@@ -13,11 +13,13 @@
 mod arithmetic;
 mod backward;
 mod forward;
+mod linear;
 mod mixture;
 
 pub(crate) use arithmetic::Arithmetic;
 pub(crate) use backward::backward;
 pub(crate) use forward::forward;
+pub(crate) use linear::linear;
 pub(crate) use mixture::merge;
 
 use flashcube::DType;
@@ -81,6 +83,7 @@ pub(crate) fn roundoff(dtype: DType) -> f64 {
         DType::F32 => U,
         DType::F16 => 1.0 / (1 << 11) as f64,
         DType::BF16 => 1.0 / (1 << 8) as f64,
+        DType::E4M3 => 1.0 / (1 << 4) as f64,
     }
 }
 

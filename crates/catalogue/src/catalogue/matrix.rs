@@ -48,9 +48,9 @@ const PLANE: On = On {
 const HOPPER_BLOCKS: [((usize, usize), usize, bool); 8] = [
     ((8, 8), 128, false),
     ((40, 40), 128, false),
-    ((72, 72), 176, false),
-    ((96, 96), 176, false),
-    ((128, 128), 176, true),
+    ((72, 72), 128, false),
+    ((96, 96), 128, false),
+    ((128, 128), 128, true),
     ((192, 192), 112, false),
     ((192, 128), 128, false),
     ((256, 256), 80, true),
@@ -113,9 +113,37 @@ pub(super) fn entries() -> Vec<Entry> {
     }
     entries.extend(tiles(HOPPER, &HOPPER_BLOCKS, &HOPPER_TILES));
     entries.extend(tiles(PLANE, &PLANE_BLOCKS, &PLANE_TILES));
+    entries.extend(hopper_clusters());
     entries.extend(plane_scores_ahead());
     entries.extend(plane_addressing());
     entries
+}
+
+/// Two cubes that load keys and values once between them: an odd number of tiles, one 64-column part
+/// and three, one block and many, more tiles than cubes.
+fn hopper_clusters() -> Vec<Entry> {
+    let policy = Policy {
+        cluster: Some(2),
+        ..Policy::default()
+    };
+    [
+        ("cluster_q130xkv1", sized(130, 1, (128, 128))),
+        ("cluster_q300xkv413", sized(300, 413, (128, 128))),
+        ("cluster_q256xkv0", sized(256, 0, (128, 128))),
+        ("cluster_d64_q400xkv700", sized(400, 700, D)),
+        ("cluster_d192v128_q256xkv257", sized(256, 257, (192, 128))),
+        ("cluster_d256_q256xkv257", sized(256, 257, (256, 256))),
+        (
+            "cluster_many_tiles",
+            Attend::plain(3, (40, 8), (513, 300), (128, 128)),
+        ),
+    ]
+    .map(|(detail, attend)| {
+        HOPPER
+            .bf16(detail, Attend { policy, ..attend })
+            .values(Values::IndexV)
+    })
+    .into()
 }
 
 /// The plane tier's other order: scores of a block before the values of the one before it.

@@ -1,7 +1,10 @@
 //! The list of problems.
 
+mod append;
 mod attention;
 mod backward;
+mod decode;
+mod linear;
 mod matrix;
 mod models;
 mod packed;
@@ -26,9 +29,12 @@ pub fn problems() -> Vec<Problem> {
         varlen::entries(),
         packed_heads::entries(),
         backward::entries(),
+        decode::entries(),
+        append::entries(),
         rows::merge(),
         rows::hadamard(),
         packed::entries(),
+        linear::entries(),
         models::entries(),
     ];
     entries

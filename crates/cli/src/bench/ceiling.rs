@@ -1,4 +1,4 @@
-//! What the device can do at best: a copy, and chains of multiply-adds.
+//! What the device can do at best: a copy, a read, and chains of multiply-adds.
 
 use cubecl::prelude::*;
 use flashcube::Family;
@@ -11,6 +11,8 @@ use crate::failure::{Failure, Result};
 pub(super) struct Ceilings {
     /// Bytes read and written per second.
     pub(super) copy: f64,
+    /// Bytes read per second by a kernel that writes next to nothing.
+    pub(super) read: f64,
     /// f32 operations per second, two for each multiply-add.
     pub(super) fma: f64,
 }
@@ -24,6 +26,34 @@ fn copy_vectors<N: Size>(x: &[Vector<f32, N>], out: &mut [Vector<f32, N>], total
         out[i] = x[i];
         i += stride;
     }
+}
+
+/// Loads of a unit under way at a time.
+const LOADS: usize = 8;
+
+/// `out[unit]` = the sum of every `units`th vector of x; x: `[total]` vectors of N f32.
+#[cube(launch_unchecked)]
+fn sum_vectors<N: Size>(x: &[Vector<f32, N>], out: &mut [Vector<f32, N>], total: u32) {
+    let units = CUBE_COUNT * CUBE_DIM as usize;
+    let mut sum = Vector::<f32, N>::zeroed();
+    let mut i = ABSOLUTE_POS;
+    while i + (LOADS - 1) * units < total as usize {
+        let mut loaded = Array::<Vector<f32, N>>::new(LOADS);
+        #[unroll]
+        for l in 0..LOADS {
+            loaded[l] = x[i + l * units];
+        }
+        #[unroll]
+        for l in 0..LOADS {
+            sum += loaded[l];
+        }
+        i += LOADS * units;
+    }
+    while i < total as usize {
+        sum += x[i];
+        i += units;
+    }
+    out[ABSOLUTE_POS] = sum;
 }
 
 /// Independent chains a <- a * x + x of each unit: enough to hide the latency of any pipeline.
@@ -53,18 +83,20 @@ fn chain_fma<N: Size>(out: &mut [Vector<f32, N>], x: f32, steps: u32) {
 }
 
 impl Ceilings {
-    /// Measures both.
+    /// Measures all of them.
     ///
     /// # Errors
     /// [`Failure::Failed`] when a kernel fails or computes something else.
     pub(super) fn measure(device: &Device) -> Result<Self> {
         let mut best = Self {
             copy: 0.0,
+            read: 0.0,
             fma: 0.0,
         };
         for vector in widths(device) {
             for &bytes in copy_sizes(device) {
                 best.copy = best.copy.max(copy(device, vector, bytes)?);
+                best.read = best.read.max(sum(device, vector, bytes)?);
             }
             best.fma = best.fma.max(fma_rate(device, vector)?);
         }
@@ -130,6 +162,42 @@ fn copy(device: &Device, vector: usize, bytes: usize) -> Result<f64> {
         return Err(Failure::failed("the copy kernel did not copy"));
     }
     Ok(2.0 * bytes as f64 / times.fastest)
+}
+
+/// Bytes per second, read.
+fn sum(device: &Device, vector: usize, bytes: usize) -> Result<f64> {
+    let client = &device.client;
+    let (units, cubes) = grid(device);
+    let total = (units * cubes) as usize;
+    let ones: Vec<u8> = 1f32.to_le_bytes().repeat(bytes / 4);
+    let from = client.create_from_slice(&ones);
+    let to = client.empty(4 * vector * total);
+    let vectors = bytes / (4 * vector);
+    let times = time(client, || {
+        // SAFETY: `from` holds `vectors` vectors of `vector` f32, `to` one for each unit of the grid.
+        unsafe {
+            sum_vectors::launch_unchecked(
+                client,
+                CubeCount::Static(cubes, 1, 1),
+                CubeDim::new_1d(units),
+                vector,
+                BufferArg::from_raw_parts(from.clone(), vectors),
+                BufferArg::from_raw_parts(to.clone(), total),
+                vectors as u32,
+            );
+        }
+        Ok(())
+    })?;
+    let sums = read(client, &to)?;
+    let (words, _) = sums.as_chunks::<4>();
+    let all: f64 = words
+        .iter()
+        .map(|&word| f64::from(f32::from_le_bytes(word)))
+        .sum();
+    if all != (bytes / 4) as f64 {
+        return Err(Failure::failed("the reading kernel read something else"));
+    }
+    Ok(bytes as f64 / times.fastest)
 }
 
 /// Operations per second of the chains.

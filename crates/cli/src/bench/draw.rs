@@ -2,6 +2,7 @@
 
 use cubecl::prelude::Client;
 use flashcube::{DType, Tensor};
+use flashcube_reference::quant::float::{E4M3, Overflow, Round, round_e4m3};
 use half::{bf16, f16};
 use rayon::prelude::*;
 
@@ -53,6 +54,7 @@ impl Drawn {
             DType::F32 => x,
             DType::F16 => f16::from_f32(x).to_f32(),
             DType::BF16 => bf16::from_f32(x).to_f32(),
+            DType::E4M3 => round_e4m3(f64::from(x)) as f32,
         };
         Self {
             dtype,
@@ -84,6 +86,10 @@ fn encode(dtype: DType, values: &[f32]) -> Vec<u8> {
         DType::F32 => bytes(values, f32::to_le_bytes),
         DType::F16 => bytes(values, |x| f16::from_f32(x).to_le_bytes()),
         DType::BF16 => bytes(values, |x| bf16::from_f32(x).to_le_bytes()),
+        DType::E4M3 => bytes(values, |x| {
+            let code = E4M3.encode(f64::from(x), Round::NearestEven, Overflow::Saturate);
+            [code as u8]
+        }),
     }
 }
 
@@ -97,6 +103,10 @@ pub(super) fn decode(dtype: DType, bytes: &[u8]) -> Vec<f32> {
         }
         DType::F16 => pairs().map(|&x| f16::from_le_bytes(x).to_f32()).collect(),
         DType::BF16 => pairs().map(|&x| bf16::from_le_bytes(x).to_f32()).collect(),
+        DType::E4M3 => bytes
+            .par_iter()
+            .map(|&x| E4M3.decode(x.into()) as f32)
+            .collect(),
     }
 }
 

@@ -135,6 +135,16 @@ pub(super) fn wait(client: &Client) -> Result<()> {
 }
 
 impl Times {
+    /// Of one launch, where each of these is of `n`.
+    pub(super) fn shared(self, n: usize) -> Self {
+        Self {
+            median: self.median / n as f64,
+            fastest: self.fastest / n as f64,
+            repeats: self.repeats * n,
+            clock: self.clock,
+        }
+    }
+
     /// Of at least one time.
     fn of(mut seconds: Vec<f64>, clock: String) -> Self {
         Self {

@@ -11,6 +11,7 @@ mod measure;
 mod merge;
 mod peers;
 mod report;
+mod w4a16;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -48,7 +49,7 @@ Every result is checked against the f64 reference before it is timed: whole, or 
 Each row names the blueprint that ran, and fails when it is not of the tier the row is about.
 Problems are small on the host's cores and large on a GPU. Times come from the device's clock
 where it has one, else from the host's around a synchronisation; the column `clock` says which.
-attention_forward runs three rounds of each problem; with --peers the script's implementations
+attention_forward and decode run three rounds of each problem; with --peers the script's implementations
 take turns with ours. docs/benchmarks.md has the method.")]
 pub(crate) struct BenchArgs {
     /// Only this suite (repeatable)
@@ -63,7 +64,7 @@ pub(crate) struct BenchArgs {
     /// Seed of the inputs
     #[arg(long, value_name = "N", default_value_t = DEFAULT_SEED)]
     seed: u64,
-    /// The attention kernels' tier; the one selection picks when absent
+    /// The tier of attention and of w4a16; the one selection picks when absent
     #[arg(long, value_name = "T", value_parser = tier)]
     tier: Option<TierName>,
     /// Time other libraries in turns with ours: a script that speaks the protocol of benches/peers
@@ -80,10 +81,13 @@ pub(crate) struct BenchArgs {
         requires = "peers"
     )]
     python: OsString,
-    /// Start no further problem of attention_forward after so many seconds, and fail at the end
+    /// Marlin's shared library, as a peer of the suite w4a16
+    #[arg(long, value_name = "LIB", requires = "peers")]
+    marlin: Option<PathBuf>,
+    /// Start no further problem of attention_forward, decode or w4a16 after so many seconds, and fail at the end
     #[arg(long, value_name = "SECONDS")]
     budget: Option<u64>,
-    /// Print the problems that attention_forward has on a GPU as JSON, and run nothing
+    /// Print the problems that attention_forward, or --suite decode, has on a GPU as JSON, and run nothing
     #[arg(long)]
     list: bool,
     /// Write JSON to this file, `-` for stdout
@@ -107,12 +111,16 @@ fn tier(name: &str) -> Result<TierName, String> {
 enum Suite {
     #[value(name = "attention_forward")]
     AttentionForward,
+    #[value(name = "decode")]
+    Decode,
     #[value(name = "merge")]
     Merge,
     #[value(name = "dequantize")]
     Dequantize,
     #[value(name = "hadamard")]
     Hadamard,
+    #[value(name = "w4a16")]
+    W4a16,
 }
 
 /// What one row does: its inputs are on the device when it is made. Bytes are what limits it.
@@ -145,7 +153,11 @@ pub(super) struct Bench<'a> {
 
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     if args.list {
-        return output::print_json(&attention::list(args.seed));
+        let decode = args.suites.contains(&Suite::Decode);
+        return output::print_json(&match decode {
+            true => attention::list_decode(),
+            false => attention::list(args.seed),
+        });
     }
     let name = match args.backend {
         Some(name) => name,
@@ -158,7 +170,13 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
         tier: args.tier,
         budget: args.budget.map(Duration::from_secs),
         peers: match &args.peers {
-            Some(script) => Some(Peers::start(&args.python, script, &device, args.seed)?),
+            Some(script) => Some(Peers::start(
+                &args.python,
+                script,
+                &device,
+                args.seed,
+                args.marlin.as_deref(),
+            )?),
             None => None,
         },
         accuracy: Vec::new(),
@@ -175,9 +193,11 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     };
     let outcome = suites.iter().try_for_each(|suite| match suite {
         Suite::AttentionForward => attention::run(&mut bench),
+        Suite::Decode => attention::run_decode(&mut bench),
         Suite::Merge => merge::run(&mut bench),
         Suite::Dequantize => dequantize::run(&mut bench),
         Suite::Hadamard => hadamard::run(&mut bench),
+        Suite::W4a16 => w4a16::run(&mut bench),
     });
     // What was measured before something failed is kept.
     if let Some(path) = &args.peers_json {
@@ -276,6 +296,7 @@ impl Bench<'_> {
             device: self.device.adapter().to_owned(),
             seed: self.seed,
             copy_gb_per_s: self.ceilings.copy / 1e9,
+            read_gb_per_s: self.ceilings.read / 1e9,
             fma_gflop_per_s: self.ceilings.fma / 1e9,
             kernel_cache: backend::kernel_cache(),
             rows: self.rows,

@@ -22,11 +22,11 @@ pub(super) struct Peers {
     pub(super) implementations: Vec<Implementation>,
 }
 
-/// One way to compute attention that the script knows.
+/// One way to compute attention, or a product, that the script knows.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Implementation {
     pub(super) name: String,
-    /// `bhsd` or `bshd`: order of the axes in memory.
+    /// `bhsd` or `bshd`: order of the axes in memory; `linear` for products.
     pub(super) layout: String,
 }
 
@@ -49,12 +49,23 @@ impl Peers {
     ///
     /// # Errors
     /// [`Failure::Missing`] when the script or its PyTorch is not there.
-    pub(super) fn start(python: &OsStr, script: &Path, device: &Device, seed: u64) -> Result<Self> {
+    pub(super) fn start(
+        python: &OsStr,
+        script: &Path,
+        device: &Device,
+        seed: u64,
+        marlin: Option<&Path>,
+    ) -> Result<Self> {
         let hint = "peers are timed with PyTorch on the same card: see docs/benchmarks.md";
         let missing = |what: String| Failure::missing(what, hint);
         let mut child = Command::new(python)
             .arg(script)
             .args(["--serve", "--device", torch_device(device)])
+            .args(
+                marlin
+                    .iter()
+                    .flat_map(|library| [Path::new("--marlin"), library]),
+            )
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -73,6 +84,13 @@ impl Peers {
             .map_err(|e| missing(e.to_string()))?;
         peers.implementations = hello.implementations;
         Ok(peers)
+    }
+
+    /// Those that attend.
+    pub(super) fn attention(&self) -> Vec<Implementation> {
+        let attends = |peer: &&Implementation| peer.layout != "linear";
+        let found = self.implementations.iter().filter(attends);
+        found.cloned().collect()
     }
 
     /// One round of a problem.

@@ -18,6 +18,9 @@ pub(crate) struct BenchReport {
     /// Read and written bytes per second of the best copy, in 10^9; 0 where none was timed.
     #[serde(default)]
     pub(crate) copy_gb_per_s: f64,
+    /// Read bytes per second of a kernel that only reads, in 10^9; 0 where none was timed.
+    #[serde(default)]
+    pub(crate) read_gb_per_s: f64,
     /// Operations per second of independent f32 FMA chains, in 10^9; 0 where none were timed.
     #[serde(default)]
     pub(crate) fma_gflop_per_s: f64,
@@ -46,7 +49,7 @@ pub(crate) struct BenchRow {
     pub(crate) clock: String,
     pub(crate) bytes: u64,
     pub(crate) flops: u64,
-    /// `copy` or `fma`; of a peer `matmul`.
+    /// `copy`, `read` or `fma`; of a peer `matmul`.
     pub(crate) ceiling: String,
     pub(crate) fraction_of_ceiling: f64,
     /// Largest share of its bound that a checked element's error takes.
@@ -71,7 +74,7 @@ pub(crate) struct Cell {
     /// The problem's name, whoever computes it.
     pub(crate) problem: String,
     pub(crate) dtype: String,
-    /// `none`, `causal`, `window`, `varlen` or `varlen causal`.
+    /// `none`, `causal`, `window`, `varlen`, `varlen causal`, `decode` or `decode paged`.
     pub(crate) mask: String,
     /// Axes of q, k, v and out in memory: `bhsd` or `bshd`.
     pub(crate) layout: String,
@@ -117,8 +120,13 @@ impl fmt::Display for BenchReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{} ({}), seed {}: copy {:.1} GB/s, f32 FMA {:.1} GFLOP/s",
-            self.backend, self.device, self.seed, self.copy_gb_per_s, self.fma_gflop_per_s
+            "{} ({}), seed {}: copy {:.1} GB/s, read {:.1} GB/s, f32 FMA {:.1} GFLOP/s",
+            self.backend,
+            self.device,
+            self.seed,
+            self.copy_gb_per_s,
+            self.read_gb_per_s,
+            self.fma_gflop_per_s
         )?;
         let mut table = Table::new(&[
             "row",

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use flashcube::Fault;
-use flashcube_catalogue::mutants::{self, Mutant, problems_for};
+use flashcube_catalogue::mutants::{self, Mutant};
 use serde::Serialize;
 
 use super::VerifyArgs;
@@ -24,8 +23,7 @@ struct Mutants {
 }
 
 pub(super) fn run(args: &VerifyArgs, device: &Device) -> Result<()> {
-    let total = Fault::ALL.iter().map(|&f| problems_for(f).len()).sum();
-    let bar = progress_bar(total);
+    let bar = progress_bar(mutants::count());
     let mutants = mutants::run(&device.client, args.seed(), |mutant| {
         bar.inc(1);
         bar.set_message(mutant.fault.clone());

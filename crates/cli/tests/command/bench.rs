@@ -63,6 +63,15 @@ fn the_peers_script_lists_the_same_problems() {
         assert_eq!(ours, theirs);
         assert_eq!(ours.as_array().unwrap().len(), 2 * (14 + 10 + 4));
     }
+    let ours = printed(&["bench", "--suite", "decode", "--list"]);
+    let script = Command::new("python3")
+        .args([PEERS, "--suite", "decode", "--list"])
+        .output()
+        .unwrap();
+    let theirs: Value = serde_json::from_slice(&script.stdout).unwrap();
+    assert_eq!(ours, theirs);
+    // Seven caches, in one piece and in pages, two of them as graphs and one as codes too.
+    assert_eq!(ours.as_array().unwrap().len(), 2 * 2 * (7 + 2 + 1));
 }
 
 /// A script that speaks the protocol of benches/peers/peers.py, notes what it is asked, and has two

@@ -10,3 +10,4 @@ mod hostile;
 mod linear;
 mod round_trip;
 mod sizes;
+mod tiled;

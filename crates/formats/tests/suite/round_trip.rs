@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 /// Weights of any sizes that the logical form allows; z = 0, negative, zero and subnormal scales
 /// included.
-fn weights(
+pub(crate) fn weights(
     bits: impl Strategy<Value = u32>,
     k: impl Strategy<Value = usize>,
     n: impl Strategy<Value = usize>,
@@ -35,7 +35,7 @@ fn weights(
     })
 }
 
-fn any_group() -> impl Strategy<Value = Option<usize>> {
+pub(crate) fn any_group() -> impl Strategy<Value = Option<usize>> {
     prop_oneof![Just(None), (1usize..40).prop_map(Some), Just(Some(128))]
 }
 

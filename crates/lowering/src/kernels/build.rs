@@ -9,21 +9,24 @@ use cubecl::prelude::{
 };
 use flashcube_kernels::arch::fma::{
     BackwardLayoutsCompilationArg, ForwardLayoutsCompilationArg, ForwardSizesCompilationArg,
-    attend_backward_fma, attend_delta_fma, attend_forward_fma,
+    attend_backward_fma, attend_delta_fma, attend_forward_fma, matmul_quantized_fma,
 };
-use flashcube_kernels::arch::hopper::{HopperLayoutsCompilationArg, attend_forward_hopper};
-use flashcube_kernels::arch::plane::attend_forward_plane;
+use flashcube_kernels::arch::hopper::{
+    HopperLayoutsCompilationArg, attend_forward_hopper, matmul_quantized_hopper,
+};
+use flashcube_kernels::arch::plane::{attend_forward_plane, matmul_quantized_plane};
 use flashcube_kernels::attention::{
     LogitFeatures, LogitScalarsCompilationArg, LogitTensorsCompilationArg,
-    MergeLayoutsCompilationArg, RowLayoutCompilationArg, Side, TableOffsetsCompilationArg,
-    TileOrderCompilationArg, merge_partials_fma,
+    MergeLayoutsCompilationArg, MergeShape, RowLayoutCompilationArg, Side,
+    TableOffsetsCompilationArg, TileOrderCompilationArg, merge_partials_fma,
 };
 use flashcube_kernels::quant::{
-    PackSizesCompilationArg, dequantize_int4_fma, hadamard_transform_fma,
+    MatmulSizesCompilationArg, PackSizesCompilationArg, dequantize_int4_fma, hadamard_transform_fma,
 };
 use flashcube_kernels::tile::LayoutCompilationArg;
 use flashcube_kernels::{
-    AttendBlueprint, DequantizeBlueprint, HadamardBlueprint, MergeBlueprint, TierName,
+    AttendBlueprint, DequantizeBlueprint, HadamardBlueprint, MatmulBlueprint, MergeBlueprint,
+    TierName,
 };
 
 use super::{Blueprint, target::elem};
@@ -40,15 +43,22 @@ impl Blueprint {
     ) -> Box<dyn CubeKernel> {
         let device = (properties, target);
         match *self {
-            Blueprint::AttendForward(blueprint) => match blueprint.tier {
-                TierName::Unit => forward_unit(blueprint, device),
-                TierName::Plane => forward_plane(blueprint, device),
-                TierName::Hopper => forward_hopper(blueprint, device),
-            },
+            Blueprint::AttendForward(blueprint) | Blueprint::AttendDecode(blueprint) => {
+                match blueprint.tier {
+                    TierName::Unit => forward_unit(blueprint, device),
+                    TierName::Plane => forward_plane(blueprint, device),
+                    TierName::Hopper => forward_hopper(blueprint, device),
+                }
+            }
             Blueprint::AttendBackward(blueprint, side) => attend_backward(blueprint, side, device),
             Blueprint::AttendDelta { blueprint, units } => attend_delta(blueprint, units, device),
             Blueprint::Merge(blueprint) => merge(blueprint, device),
             Blueprint::Dequantize(blueprint) => dequantize(blueprint, device),
+            Blueprint::Matmul(blueprint) => match blueprint.tier {
+                TierName::Unit => matmul_unit(blueprint, device),
+                TierName::Plane => matmul_plane(blueprint, device),
+                TierName::Hopper => matmul_hopper(blueprint, device),
+            },
             Blueprint::Hadamard(blueprint) => hadamard(blueprint, device),
         }
     }
@@ -63,7 +73,10 @@ fn forward_unit(blueprint: AttendBlueprint, (properties, target): Device) -> Box
         buffer(),
         buffer(),
         buffer(),
+        optional(blueprint.features.split),
         buffer(),
+        optional(blueprint.features.codes.is_some()),
+        optional(blueprint.features.codes.is_some()),
         logit_tensors(blueprint.features),
         forward_layouts(),
         forward_sizes(),
@@ -206,7 +219,11 @@ fn merge(blueprint: MergeBlueprint, (properties, target): Device) -> Box<dyn Cub
             neg_inf: (),
         },
         blueprint.vector,
-        blueprint.d_v / blueprint.vector,
+        MergeShape {
+            len: blueprint.d_v / blueprint.vector,
+            units: blueprint.units,
+            teams: blueprint.teams,
+        },
         elem(blueprint.dtype),
     ))
 }
@@ -234,6 +251,82 @@ fn dequantize(blueprint: DequantizeBlueprint, (properties, target): Device) -> B
         blueprint.packing,
         elem(blueprint.dtype),
     ))
+}
+
+fn matmul_unit(blueprint: MatmulBlueprint, (properties, target): Device) -> Box<dyn CubeKernel> {
+    Box::new(matmul_quantized_fma::MatmulQuantizedFma::new(
+        launch_settings(blueprint.units(), blueprint.wide),
+        properties,
+        target,
+        buffer(),
+        buffer(),
+        buffer(),
+        optional(blueprint.tiles.zeros),
+        optional(blueprint.tiles.gathered),
+        optional(true),
+        buffer(),
+        matmul_sizes(),
+        blueprint,
+        elem(blueprint.dtype),
+    ))
+}
+
+fn matmul_plane(blueprint: MatmulBlueprint, (properties, target): Device) -> Box<dyn CubeKernel> {
+    Box::new(matmul_quantized_plane::MatmulQuantizedPlane::new(
+        launch_settings(blueprint.units(), blueprint.wide),
+        properties,
+        target,
+        buffer(),
+        buffer(),
+        buffer(),
+        optional(blueprint.tiles.zeros),
+        optional(blueprint.tiles.gathered),
+        optional(true),
+        buffer(),
+        buffer(),
+        buffer(),
+        matmul_sizes(),
+        blueprint,
+        elem(blueprint.dtype),
+    ))
+}
+
+fn matmul_hopper(blueprint: MatmulBlueprint, (properties, target): Device) -> Box<dyn CubeKernel> {
+    Box::new(matmul_quantized_hopper::MatmulQuantizedHopper::new(
+        launch_settings(blueprint.units(), blueprint.wide),
+        properties,
+        target,
+        (),
+        buffer(),
+        buffer(),
+        optional(blueprint.tiles.zeros),
+        optional(true),
+        buffer(),
+        buffer(),
+        buffer(),
+        matmul_sizes(),
+        blueprint,
+        elem(blueprint.dtype),
+    ))
+}
+
+fn matmul_sizes() -> MatmulSizesCompilationArg {
+    MatmulSizesCompilationArg {
+        m: (),
+        n: (),
+        k: (),
+        k_tiles: (),
+        n_tiles: (),
+        group: (),
+        m_blocks: (),
+        n_blocks: (),
+        splits: (),
+        x_offset: (),
+        x_row: (),
+        y_offset: (),
+        y_row: (),
+        bias_offset: (),
+    }
 }
 
 fn hadamard(blueprint: HadamardBlueprint, (properties, target): Device) -> Box<dyn CubeKernel> {
@@ -325,6 +418,10 @@ fn logit_tensors(features: LogitFeatures) -> LogitTensorsCompilationArg {
         mask: optional(features.mask.is_some()),
         bias: optional(features.bias),
         table: optional(features.table()),
+        lengths: optional(features.device_lengths),
+        pages: optional(features.device_pages),
+        k_scales: optional(features.codes.is_some()),
+        v_scales: optional(features.codes.is_some()),
     }
 }
 
@@ -340,6 +437,8 @@ fn logit_scalars() -> LogitScalarsCompilationArg {
         mask_key: (),
         bias: layout(),
         bias_key: (),
+        splits: (),
+        part: (),
     }
 }
 
@@ -353,5 +452,14 @@ fn table_offsets() -> TableOffsetsCompilationArg {
         doc_kv: (),
         slopes: (),
         tiles: (),
+        sinks: (),
+        pages: (),
+        page_row: (),
+        k_scales: (),
+        k_scale_page: (),
+        k_scale_head: (),
+        v_scales: (),
+        v_scale_page: (),
+        v_scale_head: (),
     }
 }

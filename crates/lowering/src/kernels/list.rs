@@ -1,18 +1,20 @@
 //! The kernels that `flashcube lower --list` shows and the tests compile.
 
-use flashcube_kernels::attention::{IssueOrder, LogitFeatures, MaskWidth, Side};
-use flashcube_kernels::quant::{PackFormat, Packing};
-use flashcube_kernels::{DType, Policy, RoleSplit, TierName};
+use flashcube_kernels::attention::{IssueOrder, LogitFeatures, MaskWidth, ScaledBy, Side};
+use flashcube_kernels::quant::{PackFormat, Packing, WeightTiles};
+use flashcube_kernels::{DType, MatmulPolicy, Policy, RoleSplit, TierName};
 
-use super::{AttendProblem, ListedKernel, Problem};
+use super::{AttendProblem, ListedKernel, MatmulProblem, Problem};
 
 /// Every listed kernel: each entry point of the library with each dtype, format and kind of mask.
 pub fn kernels() -> Vec<ListedKernel> {
     let mut all = Vec::new();
     attend_forward(&mut all);
+    attend_decode(&mut all);
     attend_backward(&mut all);
     merge(&mut all);
     dequantize(&mut all);
+    matmul(&mut all);
     hadamard(&mut all);
     all
 }
@@ -33,7 +35,7 @@ fn feature_sets() -> [(&'static str, LogitFeatures); 3] {
         documents: true,
         mask: Some(MaskWidth::U8),
         lengths: true,
-        varlen: false,
+        ..plain
     };
     [("", plain), ("_causal", causal), ("_hooks", hooks)]
 }
@@ -116,6 +118,15 @@ fn attend_forward(all: &mut Vec<ListedKernel>) {
         add("_varlen_causal", causal);
         add("_varlen_causal_plane", on(TierName::Plane, causal));
     }
+    // Two cubes that share loads.
+    for d in [128, 256] {
+        let policy = Policy {
+            cluster: Some(2),
+            ..Policy::default()
+        };
+        let problem = attention(DType::BF16, d, d, plain);
+        add("_cluster", AttendProblem { policy, ..problem });
+    }
     // Heads of a group in the rows of one tile.
     let packed = |group, problem| AttendProblem {
         group,
@@ -167,6 +178,65 @@ fn attend_forward(all: &mut Vec<ListedKernel>) {
             let problem = attention(dtype, d, d, causal);
             add(suffix, AttendProblem { policy, ..problem });
         }
+    }
+}
+
+/// One query against a cache, of groups of one and of four heads.
+fn attend_decode(all: &mut Vec<ListedKernel>) {
+    let mut add = |suffix: &str, problem: AttendProblem| {
+        all.push(ListedKernel {
+            name: format!("attend_decode_{}{suffix}", width(&problem)),
+            problem: Problem::AttendDecode(problem),
+        });
+    };
+    let whole = LogitFeatures {
+        unlisted: true,
+        ..LogitFeatures::default()
+    };
+    let split = LogitFeatures {
+        split: true,
+        ..whole
+    };
+    let paged = |page| LogitFeatures {
+        page: Some(page),
+        lengths: true,
+        device_lengths: true,
+        device_pages: true,
+        ..split
+    };
+    let codes = |features, scaled| LogitFeatures {
+        codes: Some(scaled),
+        ..features
+    };
+    let window = LogitFeatures {
+        sinks: true,
+        band_left: true,
+        band_right: true,
+        ..paged(64)
+    };
+    for (suffix, features) in [
+        ("_whole", whole),
+        ("_split", split),
+        ("_page64", paged(64)),
+        ("_page16", paged(16)),
+        ("_page1", paged(1)),
+        ("_page64_window_sinks", window),
+        ("_e4m3", codes(split, ScaledBy::Head)),
+        ("_page64_e4m3", codes(paged(64), ScaledBy::Head)),
+        ("_page16_e4m3_pages", codes(paged(16), ScaledBy::Page)),
+    ] {
+        for (dtype, d) in [(DType::BF16, 64), (DType::BF16, 128), (DType::F16, 256)] {
+            let problem = AttendProblem {
+                group: 4,
+                ..attention(dtype, d, d, features)
+            };
+            match features.codes {
+                None => add(&format!("{suffix}_plane"), on(TierName::Plane, problem)),
+                // Below sm_89 the unit tier decodes them.
+                Some(_) => add(suffix, problem),
+            }
+        }
+        add(suffix, attention(DType::F32, 64, 64, features));
     }
 }
 
@@ -247,6 +317,73 @@ fn merge(all: &mut Vec<ListedKernel>) {
             name: format!("merge_partials_{dtype}_d128"),
             problem: Problem::Merge { dtype, d_v: 128 },
         });
+    }
+}
+
+/// Every loader, and every block of rows of each tier.
+fn matmul(all: &mut Vec<ListedKernel>) {
+    let plain = WeightTiles {
+        bits: 4,
+        zeros: false,
+        halves: false,
+        gathered: false,
+    };
+    let zeros = WeightTiles {
+        zeros: true,
+        ..plain
+    };
+    let gathered = WeightTiles {
+        gathered: true,
+        ..zeros
+    };
+    let halves = WeightTiles {
+        halves: true,
+        ..zeros
+    };
+    let bits = |bits| WeightTiles { bits, ..zeros };
+    let b3_gathered = WeightTiles {
+        bits: 3,
+        ..gathered
+    };
+    let mut add = |label: &str, tier: Option<TierName>, dtype, m, tiles: WeightTiles| {
+        let policy = MatmulPolicy {
+            tier,
+            ..MatmulPolicy::default()
+        };
+        let suffix = tier.map_or(String::new(), |tier| format!("_{tier}"));
+        all.push(ListedKernel {
+            name: format!("w4a16_{label}_{dtype}_m{m}{suffix}"),
+            problem: Problem::Matmul(MatmulProblem {
+                dtype,
+                m,
+                tiles,
+                chunks: !tiles.gathered,
+                policy,
+            }),
+        });
+    };
+    let (unit, plane) = (Some(TierName::Unit), Some(TierName::Plane));
+    for dtype in DType::ALL {
+        add("b4", unit, dtype, 4, plain);
+        add("b3_gathered", unit, dtype, 1, b3_gathered);
+    }
+    for dtype in [DType::F16, DType::BF16] {
+        for m in [8, 16, 32, 64, 128] {
+            for (label, tiles) in [("b4", plain), ("b4_zeros", zeros)] {
+                add(label, None, dtype, m, tiles);
+                if m == 64 {
+                    add(label, plane, dtype, m, tiles);
+                }
+            }
+        }
+        for m in [8, 128] {
+            add("b4_gathered", None, dtype, m, gathered);
+            add("b4_g32", None, dtype, m, halves);
+            for width in [2, 3, 8] {
+                add(&format!("b{width}_zeros"), None, dtype, m, bits(width));
+            }
+        }
+        add("b8_zeros", plane, dtype, 64, bits(8));
     }
 }
 

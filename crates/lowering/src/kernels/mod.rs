@@ -9,11 +9,12 @@ use std::fmt;
 
 use flashcube_kernels::attention::Side;
 use flashcube_kernels::{
-    AttendBlueprint, DequantizeBlueprint, HadamardBlueprint, MergeBlueprint, TierName,
+    AttendBlueprint, DequantizeBlueprint, HadamardBlueprint, MatmulBlueprint, MergeBlueprint,
+    TierName,
 };
 
 pub use list::kernels;
-pub use problem::{AttendProblem, Problem};
+pub use problem::{AttendProblem, MatmulProblem, Problem};
 pub use target::cuda_caps;
 #[cfg(feature = "wgsl")]
 pub use target::wgsl_caps;
@@ -34,6 +35,8 @@ pub struct ListedKernel {
 pub enum Blueprint {
     /// `attend_forward`.
     AttendForward(AttendBlueprint),
+    /// `attend_decode`.
+    AttendDecode(AttendBlueprint),
     /// The pass of `attend_backward` over one side.
     AttendBackward(AttendBlueprint, Side),
     /// rowsum(d_out * out), the first launch of `attend_backward`.
@@ -47,6 +50,8 @@ pub enum Blueprint {
     Merge(MergeBlueprint),
     /// `dequantize_int4`.
     Dequantize(DequantizeBlueprint),
+    /// `matmul_quantized`.
+    Matmul(MatmulBlueprint),
     /// `hadamard_transform`.
     Hadamard(HadamardBlueprint),
 }
@@ -117,8 +122,10 @@ impl Blueprint {
     pub fn tier(&self) -> TierName {
         match self {
             Blueprint::AttendForward(blueprint)
+            | Blueprint::AttendDecode(blueprint)
             | Blueprint::AttendBackward(blueprint, _)
             | Blueprint::AttendDelta { blueprint, .. } => blueprint.tier,
+            Blueprint::Matmul(blueprint) => blueprint.tier,
             Blueprint::Merge(_) | Blueprint::Dequantize(_) | Blueprint::Hadamard(_) => {
                 TierName::Unit
             }
@@ -129,16 +136,26 @@ impl Blueprint {
     /// the stack, since its arrays are as long as a row; its report says how much.
     pub fn expect(&self) -> Expect<'static> {
         let required: &[&str] = match self {
-            Blueprint::AttendForward(blueprint) if blueprint.tier == TierName::Hopper => {
+            Blueprint::AttendForward(blueprint) | Blueprint::AttendDecode(blueprint)
+                if blueprint.tier == TierName::Hopper =>
+            {
                 &["HGMMA", "UTMALDG", "MUFU.EX2", "SYNCS"]
             }
-            Blueprint::AttendForward(blueprint) if blueprint.tier == TierName::Plane => {
+            Blueprint::AttendForward(blueprint) | Blueprint::AttendDecode(blueprint)
+                if blueprint.tier == TierName::Plane =>
+            {
                 &["HMMA", "LDSM", "LDGSTS", "MUFU.EX2"]
             }
             Blueprint::AttendForward(_)
+            | Blueprint::AttendDecode(_)
             | Blueprint::AttendBackward(..)
             | Blueprint::AttendDelta { .. }
             | Blueprint::Merge(_) => &["FFMA|FFMA2"],
+            Blueprint::Matmul(blueprint) => match blueprint.tier {
+                TierName::Hopper => &["HGMMA", "UTMALDG", "UBLKCP", "SYNCS"],
+                TierName::Plane => &["HMMA", "LDSM", "LDGSTS", "LOP3"],
+                TierName::Unit => &["FFMA|FFMA2"],
+            },
             Blueprint::Dequantize(_) => &["FMUL|FMUL2"],
             Blueprint::Hadamard(_) => &["FADD|FADD2", "BAR"],
         };
@@ -179,7 +196,9 @@ impl Blueprint {
 impl fmt::Display for Blueprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Blueprint::AttendForward(blueprint) => blueprint.fmt(f),
+            Blueprint::AttendForward(blueprint) | Blueprint::AttendDecode(blueprint) => {
+                blueprint.fmt(f)
+            }
             Blueprint::AttendBackward(blueprint, Side::Keys) => write!(f, "{blueprint}/keys"),
             Blueprint::AttendBackward(blueprint, Side::Queries) => {
                 write!(f, "{blueprint}/queries")
@@ -196,6 +215,7 @@ impl fmt::Display for Blueprint {
             }
             Blueprint::Merge(blueprint) => blueprint.fmt(f),
             Blueprint::Dequantize(blueprint) => blueprint.fmt(f),
+            Blueprint::Matmul(blueprint) => blueprint.fmt(f),
             Blueprint::Hadamard(blueprint) => blueprint.fmt(f),
         }
     }

@@ -1,10 +1,11 @@
 //! Problems, and the blueprint each gets on a device.
 
 use flashcube_kernels::attention::{LogitFeatures, Side};
-use flashcube_kernels::quant::Packing;
+use flashcube_kernels::quant::{Packing, WeightTiles};
 use flashcube_kernels::{
-    AttendBlueprint, AttendKey, AttendOp, Caps, DType, NotAvailable, Policy, cube_units,
-    select_attend, select_dequantize, select_hadamard, select_merge,
+    AttendBlueprint, AttendKey, AttendOp, Caps, DType, MatmulKey, MatmulPolicy, NotAvailable,
+    Policy, cube_units, select_attend, select_dequantize, select_hadamard, select_matmul,
+    select_merge,
 };
 
 use super::Blueprint;
@@ -31,6 +32,8 @@ pub struct AttendProblem {
 pub enum Problem {
     /// `attend_forward`.
     AttendForward(AttendProblem),
+    /// `attend_decode` of one query.
+    AttendDecode(AttendProblem),
     /// The pass of `attend_backward` over one side.
     AttendBackward(AttendProblem, Side),
     /// The first launch of `attend_backward`: rowsum(d_out * out).
@@ -49,6 +52,8 @@ pub enum Problem {
         /// Dtype written.
         dtype: DType,
     },
+    /// `matmul_quantized`.
+    Matmul(MatmulProblem),
     /// `hadamard_transform`.
     Hadamard {
         /// Dtype read and written.
@@ -72,6 +77,9 @@ impl Problem {
             Problem::AttendForward(problem) => problem
                 .select(AttendOp::Forward, caps)
                 .map(Blueprint::AttendForward),
+            Problem::AttendDecode(problem) => problem
+                .select(AttendOp::Decode, caps)
+                .map(Blueprint::AttendDecode),
             Problem::AttendBackward(problem, side) => problem
                 .select(AttendOp::Backward, caps)
                 .map(|blueprint| Blueprint::AttendBackward(blueprint, side)),
@@ -89,6 +97,7 @@ impl Problem {
             Problem::Dequantize { packing, dtype } => {
                 select_dequantize(packing, dtype, 1, caps).map(Blueprint::Dequantize)
             }
+            Problem::Matmul(problem) => problem.select(caps).map(Blueprint::Matmul),
             Problem::Hadamard {
                 dtype,
                 n,
@@ -99,6 +108,37 @@ impl Problem {
     }
 }
 
+/// The facts a product with packed weights depends on.
+#[derive(Clone, Copy, Debug)]
+pub struct MatmulProblem {
+    /// Element type of x and y.
+    pub dtype: DType,
+    /// Rows of x.
+    pub m: usize,
+    /// How the weights are stored.
+    pub tiles: WeightTiles,
+    /// Rows of x consist of aligned chunks of 16 bytes.
+    pub chunks: bool,
+    /// What the caller asks of selection.
+    pub policy: MatmulPolicy,
+}
+
+impl MatmulProblem {
+    fn select(&self, caps: &Caps) -> Result<flashcube_kernels::MatmulBlueprint, NotAvailable> {
+        let key = MatmulKey {
+            dtype: self.dtype,
+            m: self.m,
+            n: LONG,
+            rows: LONG,
+            tiles: self.tiles,
+            chunks: self.chunks,
+            pairs: self.chunks,
+            reach: 1,
+        };
+        select_matmul(&key, caps, &self.policy).map(|(blueprint, _)| blueprint)
+    }
+}
+
 impl AttendProblem {
     fn select(&self, op: AttendOp, caps: &Caps) -> Result<AttendBlueprint, NotAvailable> {
         let key = AttendKey {
@@ -106,7 +146,10 @@ impl AttendProblem {
             dtype: self.dtype,
             d: self.d,
             d_v: self.d_v,
-            s_q: LONG,
+            s_q: match op {
+                AttendOp::Decode => 1,
+                _ => LONG,
+            },
             group: self.group,
             vector: widest_vector(&[self.d, self.d_v]),
             chunks: true,

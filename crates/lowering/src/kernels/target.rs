@@ -48,5 +48,6 @@ pub(super) fn elem(dtype: DType) -> ElemType {
         DType::F32 => FloatKind::F32,
         DType::F16 => FloatKind::F16,
         DType::BF16 => FloatKind::BF16,
+        DType::E4M3 => FloatKind::E4M3,
     })
 }

@@ -22,6 +22,8 @@ pub struct FmaCtx<'a, E: Float, N: Size> {
     pub v: BlockView<'a, E, N>,
     /// Output rows.
     pub out: &'a mut [Vector<E, N>],
+    /// Rows of partial results, which take the place of `out` where tiles are split.
+    pub parts: &'a mut ComptimeOption<Box<[Vector<f32, N>]>>,
     /// Log-sum-exp.
     pub lse: &'a mut [f32],
     /// First vector of this unit's output row.
@@ -184,7 +186,11 @@ impl<'a, E: Float, N: Size, R: RoleEdges<'a, E, N>> Tier for Fma<'a, E, N, R> {
     fn scores_done(_ctx: &mut FmaCtx<'a, E, N>) {}
     fn turn_begin(_ctx: &mut FmaCtx<'a, E, N>) {}
     fn turn_end(_ctx: &mut FmaCtx<'a, E, N>) {}
-    fn load(_ctx: &mut FmaCtx<'a, E, N>, _at: &TileCoords, _j: u32) {}
+    fn after(t: u32) -> u32 {
+        t + 1u32
+    }
+    fn load_keys(_ctx: &mut FmaCtx<'a, E, N>, _at: &TileCoords, _j: u32) {}
+    fn load_values(_ctx: &mut FmaCtx<'a, E, N>, _at: &TileCoords, _j: u32) {}
     /// P stays f32: FMA multiplies what the sum was taken over.
     fn encode(ctx: &mut FmaCtx<'a, E, N>, s: &mut ScoreRow, p: &mut ScoreRow) {
         let block = s.x.len();
@@ -229,7 +235,11 @@ fn store_row<E: Float, N: Size>(ctx: &mut FmaCtx<'_, E, N>, acc: &AccRow<N>, don
         for i in 0..len {
             let o = acc.x[i] * Vector::<f32, N>::new(done.inverse[0]);
             let kept = select(ctx.alive, o, Vector::<f32, N>::zeroed());
-            ctx.out[ctx.out_at + i] = Vector::<E, N>::cast_from(kept);
+            #[comptime]
+            match &mut ctx.parts {
+                ComptimeOption::Some(parts) => parts[ctx.out_at + i] = kept,
+                ComptimeOption::None => ctx.out[ctx.out_at + i] = Vector::<E, N>::cast_from(kept),
+            }
         }
         let mut lse = done.lse[0];
         if comptime!(fault == Some(Fault::LseBase2)) {

@@ -46,7 +46,10 @@ pub fn attend_forward_fma<E: Float, N: Size>(
     k: &[Vector<E, N>],
     v: &[Vector<E, N>],
     out: &mut [Vector<E, N>],
+    parts: &mut ComptimeOption<Box<[Vector<f32, N>]>>,
     lse: &mut [f32],
+    k_codes: &ComptimeOption<Box<[u32]>>,
+    v_codes: &ComptimeOption<Box<[u32]>>,
     tensors: &LogitTensors,
     layouts: &ForwardLayouts,
     sizes: &ForwardSizes,
@@ -57,7 +60,8 @@ pub fn attend_forward_fma<E: Float, N: Size>(
 ) {
     if CUBE_POS < sizes.total {
         run_forward::<E, N>(
-            q, k, v, out, lse, tensors, layouts, sizes, scalars, offsets, blueprint,
+            q, k, v, out, parts, lse, k_codes, v_codes, tensors, layouts, sizes, scalars, offsets,
+            blueprint,
         );
     }
 }
@@ -68,7 +72,10 @@ fn run_forward<'a, E: Float, N: Size>(
     k: &'a [Vector<E, N>],
     v: &'a [Vector<E, N>],
     out: &'a mut [Vector<E, N>],
+    parts: &'a mut ComptimeOption<Box<[Vector<f32, N>]>>,
     lse: &'a mut [f32],
+    k_codes: &'a ComptimeOption<Box<[u32]>>,
+    v_codes: &'a ComptimeOption<Box<[u32]>>,
     tensors: &'a LogitTensors,
     layouts: &ForwardLayouts,
     sizes: &ForwardSizes,
@@ -88,15 +95,24 @@ fn run_forward<'a, E: Float, N: Size>(
         s_q: sizes.s_q,
         s_kv: sizes.s_kv,
     };
-    let position = (CUBE_POS % sizes.tiles as usize) as u32;
-    let lane = (CUBE_POS / sizes.tiles as usize) as u32;
-    let at = if comptime!(features.listed()) {
+    let mut cube = CUBE_POS;
+    let mut part = 0u32;
+    if comptime!(features.split) {
+        part = (cube % scalars.splits as usize) as u32;
+        cube /= scalars.splits as usize;
+    }
+    let position = (cube % sizes.tiles as usize) as u32;
+    let lane = (cube / sizes.tiles as usize) as u32;
+    let mut at = if comptime!(features.listed()) {
         listed_tile(&inputs, position, lane * pack, features, pack)
     } else {
         let heads = sizes.h_q / pack;
         let (batch, head) = (lane / heads, lane % heads * pack);
         tile_coords(&inputs, batch, head, position * units, features, pack)
     };
+    if comptime!(features.split) {
+        at.entry = at.batch * scalars.splits + part;
+    }
     let range = segments(&at, scalars, units, comptime!(shape.block as u32), features);
     let mut head_kv = at.head / sizes.group;
     if comptime!(blueprint.fault == Some(Fault::WrongKvHead)) {
@@ -120,28 +136,33 @@ fn run_forward<'a, E: Float, N: Size>(
     };
     let mut ctx = FmaCtx::<'a, E, N> {
         q: RowView::new(q, &layouts.q, at.batch, head, place, comptime!(shape.len)),
-        k: BlockView::new(
+        k: keys::<E, N>(
             k,
+            k_codes,
             &layouts.k,
-            at.batch,
+            &at,
             head_kv,
-            at.first_kv,
-            sizes.s_kv,
+            &inputs,
+            false,
             comptime!(shape.len),
+            features,
         ),
-        v: BlockView::new(
+        v: keys::<E, N>(
             v,
+            v_codes,
             &layouts.v,
-            at.batch,
+            &at,
             head_kv,
-            at.first_kv,
-            sizes.s_kv,
+            &inputs,
+            true,
             comptime!(shape.len_v),
+            features,
         ),
         out,
+        parts,
         lse,
-        out_at: layouts.out.base(at.batch, head_out) + place as usize * layouts.out.row,
-        lse_at: layouts.lse.base(at.batch, head_out) + place as usize * layouts.lse.row,
+        out_at: layouts.out.base(at.entry, head_out) + place as usize * layouts.out.row,
+        lse_at: layouts.lse.base(at.entry, head_out) + place as usize * layouts.lse.row,
         row: slot,
         exists: query < at.rows_q,
         alive: query < at.len_q,
@@ -181,4 +202,48 @@ fn run_forward<'a, E: Float, N: Size>(
             comptime!(Roles::ALL),
         );
     }
+}
+
+/// K, or V with `values`, of the tile's sequence.
+#[cube]
+fn keys<'a, E: Float, N: Size>(
+    data: &'a [Vector<E, N>],
+    words: &'a ComptimeOption<Box<[u32]>>,
+    layout: &Layout,
+    at: &TileCoords,
+    head: u32,
+    inputs: &LogitInputs<'a>,
+    #[comptime] values: bool,
+    #[comptime] len: usize,
+    #[comptime] features: LogitFeatures,
+) -> BlockView<'a, E, N> {
+    let mut batch = at.batch;
+    let mut first = at.first_kv;
+    let mut rows = inputs.s_kv - first;
+    let pages = if comptime!(features.page.is_some()) {
+        batch = 0u32;
+        first = 0u32;
+        rows = at.len_kv;
+        let page = comptime!(features.page.unwrap_or(1));
+        let pages = KeyPages::<'a>::new(inputs.tensors, inputs.offsets, at.batch, page);
+        ComptimeOption::new_Some(pages)
+    } else {
+        ComptimeOption::new_None()
+    };
+    let codes = if comptime!(features.codes.is_some()) {
+        ComptimeOption::new_Some(CodedRows::<'a> {
+            words,
+            scales: CodeScales::<'a>::new(inputs.tensors, inputs.offsets, head, values),
+            by_page: comptime!(features.codes == Some(ScaledBy::Page)),
+        })
+    } else {
+        ComptimeOption::new_None()
+    };
+    let range = RowRange {
+        batch,
+        head,
+        first,
+        rows,
+    };
+    BlockView::<'a, E, N>::cached(data, layout, &range, pages, codes, len)
 }

@@ -7,6 +7,7 @@ mod backward;
 mod backward_kernels;
 mod forward;
 mod kernels;
+mod matmul;
 mod roles;
 mod views;
 
@@ -14,5 +15,6 @@ pub use backward::*;
 pub use backward_kernels::*;
 pub use forward::*;
 pub use kernels::*;
+pub use matmul::*;
 pub use roles::*;
 pub use views::*;

@@ -7,9 +7,13 @@ use cubecl::prelude::*;
 use super::loads::{load_keys, load_queries, load_values};
 use super::operands::{descriptor_k_major, descriptor_mn_major};
 use super::slots::{await_tile, read_tile};
-use super::store::store_rows;
+use super::source::{TileSource, draw_tile};
+use super::store::{store_part, store_rows};
 use super::{Binary, HopperShape, WgmmaFragment, WgmmaRegs, ptx};
-use crate::attention::{Finished, Roles, Segments, Stream, StreamTile, Tier, TileCoords};
+use crate::attention::{
+    Finished, LogitInputs, LogitTensors, Roles, Segments, Stream, StreamTile, TableOffsets, Tier,
+    TileCoords,
+};
 use crate::tile::{InPlace, Layout, Product, ProductMode};
 
 /// Where the units of a cube find tiles, barriers and results.
@@ -40,6 +44,12 @@ pub struct HopperCtx<'a> {
     pub v_smem: u32,
     /// See `q_smem`.
     pub bars: u32,
+    /// Page tables.
+    pub tensors: &'a LogitTensors,
+    /// See `tensors`.
+    pub offsets: &'a TableOffsets,
+    /// Where the producer finds its tiles.
+    pub source: TileSource<'a>,
     /// Tiles in shared memory, one beside every query stage.
     pub slots: &'a mut [u32],
     /// Blocks of keys and of values that have passed this role.
@@ -110,8 +120,16 @@ impl<'a> HopperCtx<'a> {
     /// Each warp of the consumers frees the stage for itself: a warpgroup's first thread may be
     /// ahead of its other warps.
     fn release(&self, bar: u32) {
-        if UNIT_POS_PLANE == 0u32 {
+        if lane() == 0u32 {
             ptx::mbar_arrive(bar);
+        }
+    }
+    /// The same for a stage of K or V, in every cube that loads into it.
+    fn release_shared(&self, bar: u32) {
+        if comptime!(self.shape.cluster == 1) {
+            self.release(bar);
+        } else if lane() < comptime!(self.shape.cluster) {
+            ptx::mbar_arrive_at(bar, lane());
         }
     }
     /// Row of the tile that this thread's upper half works on.
@@ -119,6 +137,12 @@ impl<'a> HopperCtx<'a> {
         let t = UNIT_POS % 128u32;
         self.wg * 64u32 + t / 32u32 * 16u32 + UNIT_POS % 32u32 / 4u32
     }
+}
+
+/// `UNIT_POS_PLANE` divides by a plane's size, which costs 25 instructions in the compiler's view.
+#[cube]
+fn lane() -> u32 {
+    UNIT_POS % 32u32
 }
 
 /// P in the registers of wgmma's left operand, two elements each.
@@ -157,7 +181,6 @@ impl<'a, NS: Size> Product for WgmmaScores<'a, NS> {
         let shape = comptime!(ctx.shape);
         let stages = comptime!(shape.stages);
         let stage = ctx.k_pos % stages;
-        ptx::mbar_wait(ctx.k_full(stage), ctx.k_pos / stages % 2u32);
         let q = descriptor_k_major(
             ctx.q_smem + ctx.q_stage * comptime!(shape.q_bytes()) + ctx.wg * 8192u32,
         );
@@ -184,7 +207,7 @@ impl<'a, NS: Size> Product for WgmmaScores<'a, NS> {
         for i in 0..comptime!(acc.n as usize) {
             acc.v[i] = done.extract(i);
         }
-        ctx.release(ctx.k_empty(ctx.k_pos % stages));
+        ctx.release_shared(ctx.k_empty(ctx.k_pos % stages));
         ctx.k_pos += 1u32;
     }
 }
@@ -228,7 +251,7 @@ impl<'a, NP: Size> Product for WgmmaValues<'a, NP> {
     ) {
         let stages = comptime!(ctx.shape.stages);
         ptx::wait_values::<NP>(p.v, in_flight);
-        ctx.release(ctx.v_empty(ctx.v_pos % stages));
+        ctx.release_shared(ctx.v_empty(ctx.v_pos % stages));
         ctx.v_pos += 1u32;
     }
 }
@@ -288,6 +311,8 @@ impl<'a, NS: Size, NP: Size> Tier for Hopper<'a, NS, NP> {
         ctx.release(ctx.q_empty(ctx.q_stage));
     }
     fn turn_begin(ctx: &mut HopperCtx<'a>) {
+        let stages = comptime!(ctx.shape.stages);
+        ptx::mbar_wait(ctx.k_full(ctx.k_pos % stages), ctx.k_pos / stages % 2u32);
         if comptime!(ctx.shape.consumers > 1) {
             ptx::named_sync(1u32 + ctx.wg, 256u32);
         }
@@ -300,12 +325,17 @@ impl<'a, NS: Size, NP: Size> Tier for Hopper<'a, NS, NP> {
             );
         }
     }
-    fn load(ctx: &mut HopperCtx<'a>, at: &TileCoords, j: u32) {
+    fn after(t: u32) -> u32 {
+        ptx::opaque(t + 1u32)
+    }
+    fn load_keys(ctx: &mut HopperCtx<'a>, at: &TileCoords, j: u32) {
         if UNIT_POS == 0u32 {
             load_keys(ctx, at, j);
         }
-        load_values(ctx, at, j);
         ctx.k_pos += 1u32;
+    }
+    fn load_values(ctx: &mut HopperCtx<'a>, at: &TileCoords, j: u32) {
+        load_values(ctx, at, j);
         ctx.v_pos += 1u32;
     }
 
@@ -322,15 +352,27 @@ impl<'a, NS: Size, NP: Size> Tier for Hopper<'a, NS, NP> {
     }
     fn store(ctx: &mut HopperCtx<'a>, _acc: &Bank, done: &Finished) {
         let tile = read_tile(&*ctx, ctx.stored);
-        store_rows(ctx, &tile, done);
+        if comptime!(ctx.shape.features.split) {
+            store_part(ctx, &tile, done);
+        } else {
+            store_rows(ctx, &tile, done);
+        }
         ctx.stored += 1u32;
     }
 }
 
 #[cube]
 impl<'a, NS: Size, NP: Size> Stream for Hopper<'a, NS, NP> {
-    fn next(ctx: &mut HopperCtx<'a>) -> StreamTile {
-        await_tile(&*ctx)
+    fn next(
+        ctx: &mut HopperCtx<'a>,
+        inputs: &LogitInputs<'_>,
+        #[comptime] roles: Roles,
+    ) -> StreamTile {
+        if comptime!(roles.load) {
+            draw_tile(ctx, inputs)
+        } else {
+            await_tile(&*ctx)
+        }
     }
     fn clear(acc: &mut Bank) {
         ptx::bank_zero(comptime!(acc.n));

@@ -3,7 +3,8 @@
 use cubecl::prelude::*;
 use cubecl_cpp::cuda::ptx::tensor_map_address;
 
-use super::slots::{SLOT, close};
+use super::slots::SLOT;
+use super::source::TileSource;
 use super::{Hopper, HopperCtx, HopperShape, ptx};
 use crate::arch::fma::ForwardSizes;
 use crate::attention::*;
@@ -23,7 +24,7 @@ pub struct HopperLayouts {
 
 /// `attend_forward` on the Hopper tier: persistent cubes draw their tiles from `tickets`, one u32
 /// that is 0 before and after every launch. Launches that share it must not overlap.
-#[cube(launch_unchecked, address_type = "dynamic")]
+#[cube(launch_unchecked, address_type = "dynamic", cluster_dim = CubeDim::new_1d(blueprint.cluster as u32))]
 pub fn attend_forward_hopper<E: Float>(
     q: &TensorMap<E, Tiled>,
     k: &TensorMap<E, Tiled>,
@@ -60,7 +61,7 @@ pub fn attend_forward_hopper<E: Float>(
     if UNIT_POS == 0u32 {
         init_barriers(bars, shape);
     }
-    sync_cube();
+    sync_cluster(shape);
     let size!(NS) = comptime!((shape.block as usize / 2).next_power_of_two());
     let size!(NP) = comptime!((shape.block as usize / 4).next_power_of_two());
     let maps = HopperMaps {
@@ -78,6 +79,20 @@ pub fn attend_forward_hopper<E: Float>(
         out, lse, tickets, &mut slots, &maps, &smem, tensors, layouts, sizes, scalars, offsets,
         blueprint,
     );
+    // A cube must not leave while its neighbour may still arrive on its barriers.
+    if comptime!(shape.cluster > 1) {
+        ptx::cluster_sync();
+    }
+}
+
+/// All units of all cubes that share loads meet.
+#[cube]
+fn sync_cluster(#[comptime] shape: HopperShape) {
+    if comptime!(shape.cluster > 1) {
+        ptx::cluster_sync();
+    } else {
+        sync_cube();
+    }
 }
 
 /// Addresses of the tensor maps.
@@ -101,7 +116,8 @@ struct HopperSmem {
 fn init_barriers(bars: u32, #[comptime] shape: HopperShape) {
     let warps = comptime!(4 * shape.consumers);
     let stages = comptime!(shape.stages);
-    // Full barriers count the producer's arrival and its bytes, empty ones every consumer warp.
+    // Full barriers count the producer's arrival and its bytes, empty ones every consumer warp, of
+    // both cubes where a stage is filled for two.
     let q_stages = comptime!(shape.q_stages());
     #[unroll]
     for s in 0..q_stages {
@@ -113,9 +129,12 @@ fn init_barriers(bars: u32, #[comptime] shape: HopperShape) {
     for s in 0..stages {
         let at = ring + comptime!(s * 8);
         ptx::mbar_init(at, 1u32);
-        ptx::mbar_init(at + comptime!(stages * 8), warps);
+        ptx::mbar_init(at + comptime!(stages * 8), comptime!(warps * shape.cluster));
         ptx::mbar_init(at + comptime!(stages * 16), 1u32);
-        ptx::mbar_init(at + comptime!(stages * 24), warps);
+        ptx::mbar_init(
+            at + comptime!(stages * 24),
+            comptime!(warps * shape.cluster),
+        );
     }
     ptx::mbar_init(ring + comptime!(4 * stages * 8), 1u32);
     ptx::mbar_init_fence();
@@ -125,7 +144,7 @@ fn init_barriers(bars: u32, #[comptime] shape: HopperShape) {
 fn run_hopper<'a, NS: Size, NP: Size>(
     out: &'a mut [Vector<u32, Const<4>>],
     lse: &'a mut [f32],
-    tickets: &mut [Atomic<u32>],
+    tickets: &'a mut [Atomic<u32>],
     slots: &'a mut [u32],
     maps: &HopperMaps,
     smem: &HopperSmem,
@@ -144,7 +163,8 @@ fn run_hopper<'a, NS: Size, NP: Size>(
         s_q: sizes.s_q,
         s_kv: sizes.s_kv,
     };
-    let warpgroup = UNIT_POS / 128u32;
+    // The same in all units of a plane, which the compiler cannot know of UNIT_POS.
+    let warpgroup = ptx::shuffle_first(UNIT_POS / 128u32);
     let mut ctx = HopperCtx::<'a> {
         out,
         lse,
@@ -157,6 +177,16 @@ fn run_hopper<'a, NS: Size, NP: Size>(
         k_smem: smem.k,
         v_smem: smem.v,
         bars: smem.bars,
+        tensors,
+        offsets,
+        source: TileSource::<'a> {
+            tickets,
+            order: &layouts.order,
+            position: CUBE_POS as u32,
+            total: sizes.total as u32,
+            h_q: sizes.h_q,
+            tiles: sizes.tiles,
+        },
         slots,
         k_pos: 0u32,
         v_pos: 0u32,
@@ -174,7 +204,12 @@ fn run_hopper<'a, NS: Size, NP: Size>(
     if warpgroup == 0u32 {
         ptx::registers_down(comptime!(shape.registers().0));
         if UNIT_POS < 32u32 {
-            produce::<NS, NP>(&mut ctx, tickets, &inputs, layouts, sizes, blueprint);
+            attend_stream::<Hopper<'a, NS, NP>>(
+                &mut ctx,
+                &inputs,
+                comptime!(blueprint.loop_plan()),
+                comptime!(Roles::LOAD),
+            );
         }
     } else {
         ptx::registers_up(comptime!(shape.registers().1));
@@ -192,62 +227,4 @@ fn run_hopper<'a, NS: Size, NP: Size>(
             comptime!(Roles::CONSUME),
         );
     }
-}
-
-/// The producer's tiles: the cube's own position first, then whatever the card's counter hands
-/// out. Cubes that got short tiles come back sooner, so that all of them end together.
-#[cube]
-fn produce<NS: Size, NP: Size>(
-    ctx: &mut HopperCtx<'_>,
-    tickets: &mut [Atomic<u32>],
-    inputs: &LogitInputs<'_>,
-    layouts: &HopperLayouts,
-    sizes: &ForwardSizes,
-    #[comptime] blueprint: AttendBlueprint,
-) {
-    let total = sizes.total as u32;
-    let mut tile = CUBE_POS as u32;
-    while tile < total {
-        let next = draw(tickets, total);
-        let shape = comptime!(blueprint.tile_shape());
-        let at = layouts
-            .order
-            .tile(tile, sizes.h_q, sizes.tiles, inputs, shape);
-        let rows = comptime!(blueprint.rows as u32);
-        let block = comptime!(blueprint.block as u32);
-        let range = segments(
-            &at,
-            inputs.scalars,
-            rows,
-            block,
-            comptime!(blueprint.features),
-        );
-        attend_tile::<Hopper<'_, NS, NP>>(
-            ctx,
-            &at,
-            &range,
-            inputs,
-            comptime!(blueprint.loop_plan()),
-            comptime!(Roles::LOAD),
-        );
-        tile = ptx::shuffle_first(next);
-    }
-    if UNIT_POS == 0u32 {
-        close(ctx);
-    }
-}
-
-/// The next tile, in unit 0: every cube draws until it is past the end, so the launch draws
-/// `total` times, and the last draw leaves the counter at 0 for the launch after it.
-#[cube]
-fn draw(tickets: &mut [Atomic<u32>], total: u32) -> u32 {
-    let mut next = total;
-    if UNIT_POS == 0u32 {
-        let ticket = tickets[0].fetch_add(1u32);
-        if ticket == total - 1u32 {
-            tickets[0].store(0u32);
-        }
-        next = ticket + CUBE_COUNT as u32;
-    }
-    next
 }

@@ -4,7 +4,7 @@ use cubecl::prelude::*;
 
 use super::slots::write_tile;
 use super::{HopperCtx, ptx};
-use crate::attention::{Segments, TileCoords};
+use crate::attention::{KeyPages, Segments, TileCoords};
 
 /// The tile and its queries, once the consumers are done with the last one of the stage.
 #[cube]
@@ -39,17 +39,51 @@ pub(super) fn load_keys(ctx: &mut HopperCtx<'_>, at: &TileCoords, j: u32) {
     let full = ctx.k_full(stage);
     ptx::mbar_wait(ctx.k_empty(stage), (ctx.k_pos / stages % 2u32) ^ 1u32);
     ptx::mbar_expect(full, comptime!(shape.k_bytes()));
+    let smem = ctx.k_smem + stage * comptime!(shape.k_bytes());
+    load_block(&*ctx, at, j, smem, ctx.k_map, full, comptime!(shape.d));
+}
+
+/// Block j of K or V, `width` columns wide, in 64-column tiles: one box each, or with pages as many as it
+/// takes for each to lie in one page. Boxes past the sequence are those of its last key. Cubes of a
+/// cluster take turns with the 64-column parts, each of which arrives in both.
+#[cube]
+fn load_block(
+    ctx: &HopperCtx<'_>,
+    at: &TileCoords,
+    j: u32,
+    smem: u32,
+    map: u64,
+    bar: u32,
+    #[comptime] width: u32,
+) {
+    let shape = comptime!(ctx.shape);
+    let rows = comptime!(shape.box_rows());
+    let head = (at.head / ctx.group) as i32;
     #[unroll]
-    for c in 0..comptime!(shape.d.div_ceil(64)) {
-        ptx::tma_load(
-            ctx.k_smem + stage * comptime!(shape.k_bytes()) + comptime!(c * shape.block * 128),
-            ctx.k_map,
-            comptime!((c * 64) as i32).runtime(),
-            (at.first_kv + j * comptime!(shape.block)) as i32,
-            (at.head / ctx.group) as i32,
-            at.batch as i32,
-            full,
-        );
+    for b in 0..comptime!(shape.block / rows) {
+        let mut row = j * comptime!(shape.block) + comptime!(b * rows);
+        let mut entry = at.batch;
+        if comptime!(shape.features.page.is_some()) {
+            let page = comptime!(shape.features.page.unwrap_or(1));
+            let pages = KeyPages::new(ctx.tensors, ctx.offsets, at.batch, page);
+            // Boxes divide pages: the last key's box starts where a box would.
+            let last = (at.len_kv - 1u32) / rows * rows;
+            row = row.min(last);
+            entry = pages.page_of(row);
+            row %= page;
+        } else {
+            row += at.first_kv;
+        }
+        #[unroll]
+        for c in 0..comptime!(width.div_ceil(64)) {
+            let to = smem + comptime!(c * shape.block * 128 + b * rows * 128);
+            let column = comptime!((c * 64) as i32).runtime();
+            if comptime!(shape.cluster == 1) {
+                ptx::tma_load(to, map, column, row as i32, head, entry as i32, bar);
+            } else if CUBE_POS_CLUSTER == comptime!(c % shape.cluster) {
+                ptx::tma_load_both(to, map, column, row as i32, head, entry as i32, bar);
+            }
+        }
     }
 }
 
@@ -66,8 +100,11 @@ pub(super) fn load_values(ctx: &mut HopperCtx<'_>, at: &TileCoords, j: u32) {
     let end = row0 + comptime!(shape.block);
     let mut lands = full;
     let mut mend = false;
-    if comptime!(shape.features.lengths) {
-        mend = end > at.len_kv && at.first_kv + at.len_kv < ctx.s_kv;
+    if comptime!(shape.mends()) {
+        mend = end > at.len_kv;
+        if comptime!(shape.features.page.is_none()) {
+            mend = mend && at.first_kv + at.len_kv < ctx.s_kv;
+        }
         if mend {
             lands = ctx.v_landed();
         }
@@ -75,20 +112,10 @@ pub(super) fn load_values(ctx: &mut HopperCtx<'_>, at: &TileCoords, j: u32) {
     if UNIT_POS == 0u32 {
         ptx::mbar_wait(ctx.v_empty(stage), (ctx.v_pos / stages % 2u32) ^ 1u32);
         ptx::mbar_expect(lands, comptime!(shape.v_bytes()));
-        #[unroll]
-        for c in 0..comptime!(shape.d_v.div_ceil(64)) {
-            ptx::tma_load(
-                ctx.v_smem + stage * comptime!(shape.v_bytes()) + comptime!(c * shape.block * 128),
-                ctx.v_map,
-                comptime!((c * 64) as i32).runtime(),
-                (at.first_kv + row0) as i32,
-                (at.head / ctx.group) as i32,
-                at.batch as i32,
-                lands,
-            );
-        }
+        let smem = ctx.v_smem + stage * comptime!(shape.v_bytes());
+        load_block(&*ctx, at, j, smem, ctx.v_map, lands, comptime!(shape.d_v));
     }
-    if comptime!(shape.features.lengths) {
+    if comptime!(shape.mends()) {
         if mend {
             zero_past_length(ctx, stage, at.len_kv.max(row0) - row0, lands, full);
         }

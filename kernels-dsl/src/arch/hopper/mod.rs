@@ -5,11 +5,14 @@
 mod forward;
 mod kernels;
 mod loads;
+mod matmul;
 mod operands;
 pub(in crate::arch) mod ptx;
 mod slots;
+mod source;
 mod store;
 
 pub use forward::*;
 pub use kernels::*;
+pub use matmul::*;
 pub use operands::*;

@@ -4,7 +4,7 @@ use cubecl::prelude::*;
 
 use super::ptx;
 use super::slots::SLOT;
-use crate::attention::{Exponential, LogitFeatures};
+use crate::attention::{Exponential, LogitFeatures, TileShape};
 use crate::tile::Fragment;
 
 /// Comptime shape of the Hopper tier's kernel.
@@ -27,6 +27,8 @@ pub struct HopperShape {
     pub features: LogitFeatures,
     /// Query heads whose rows alternate in a tile; divides the rows.
     pub pack: u32,
+    /// Cubes that share loads of K and V: 1 or 2.
+    pub cluster: u32,
 }
 
 impl HopperShape {
@@ -37,6 +39,14 @@ impl HopperShape {
     /// Units of a cube: one producer warpgroup and the consumers.
     pub fn units(self) -> u32 {
         128 * (1 + self.consumers)
+    }
+    /// What the coordinates of a tile depend on.
+    pub(super) fn tile_shape(self) -> TileShape {
+        TileShape {
+            rows: self.rows(),
+            pack: self.pack,
+            features: self.features,
+        }
     }
     /// 64-column blocks of a tile `width` wide: the span of the 128-byte swizzle.
     fn columns(width: u32) -> u32 {
@@ -75,6 +85,22 @@ impl HopperShape {
     /// Bytes of a V stage.
     pub fn v_bytes(self) -> u32 {
         Self::columns(self.d_v) * self.block * 128
+    }
+    /// Rows of K and V that one copy brings: a block, or the largest part of it that lies in one page
+    /// wherever it starts.
+    pub fn box_rows(self) -> u32 {
+        let Some(page) = self.features.page else {
+            return self.block;
+        };
+        let (mut a, mut b) = (self.block, page);
+        while b != 0 {
+            (a, b) = (b, a % b);
+        }
+        a
+    }
+    /// Whether the producer zeroes rows of V past a sequence: those that the copy does not.
+    pub(super) fn mends(self) -> bool {
+        self.features.lengths || self.features.page.is_some()
     }
     /// Shared memory of a cube.
     pub fn smem_bytes(self) -> u32 {

@@ -49,6 +49,18 @@ pub(super) fn mbar_arrive(bar: u32) {
     gpu_asm!("mbarrier.arrive.shared::cta.b64 _, [{a}];", a = in(_) val::<u32>(bar));
 }
 
+/// Arrives on the barrier that `bar` names in cube `rank` of the cluster.
+#[cube]
+pub(super) fn mbar_arrive_at(bar: u32, rank: u32) {
+    gpu_asm!("{{ .reg .b32 there; mapa.shared::cluster.u32 there, {a}, {r}; mbarrier.arrive.shared::cluster.b64 _, [there]; }}", a = in(_) val::<u32>(bar), r = in(_) val::<u32>(rank));
+}
+
+/// All units of all cubes of the cluster meet [9.7.13.3].
+#[cube]
+pub(super) fn cluster_sync() {
+    gpu_asm!("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;");
+}
+
 /// Waits for the phase of `parity` to end, asleep for up to 10 ms at a time: without the hint the
 /// producer came back so often that its waits were a quarter of what its scheduler issued.
 #[cube]
@@ -62,6 +74,14 @@ pub(super) fn mbar_wait(bar: u32, parity: u32) {
 #[cube]
 pub(super) fn tma_load(dst: u32, map: u64, x: i32, row: i32, head: i32, batch: i32, bar: u32) {
     gpu_asm!("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [{d}], [{m}, {{{x}, {r}, {h}, {z}}}], [{b}];",
+        d = in(_) val::<u32>(dst), m = in(_) val::<u64>(map), x = in(_) val::<i32>(x), r = in(_) val::<i32>(row),
+        h = in(_) val::<i32>(head), z = in(_) val::<i32>(batch), b = in(_) val::<u32>(bar));
+}
+
+/// As [`tma_load`], into the same place of both cubes of a cluster, completing on the barrier of each.
+#[cube]
+pub(super) fn tma_load_both(dst: u32, map: u64, x: i32, row: i32, head: i32, batch: i32, bar: u32) {
+    gpu_asm!("{{ .reg .b16 both; mov.b16 both, 3; cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [{d}], [{m}, {{{x}, {r}, {h}, {z}}}], [{b}], both; }}",
         d = in(_) val::<u32>(dst), m = in(_) val::<u64>(map), x = in(_) val::<i32>(x), r = in(_) val::<i32>(row),
         h = in(_) val::<i32>(head), z = in(_) val::<i32>(batch), b = in(_) val::<u32>(bar));
 }
@@ -115,6 +135,14 @@ pub(super) fn named_sync(id: u32, #[comptime] units: u32) {
 #[cube]
 pub(super) fn named_arrive(id: u32, #[comptime] units: u32) {
     gpu_asm!("bar.arrive {i}, {n};", i = in(_) val::<u32>(id), n = const units);
+}
+
+/// `x`, which the compiler cannot know.
+#[cube]
+pub(super) fn opaque(x: u32) -> u32 {
+    let o: u32;
+    gpu_asm!("mov.b32 {o}, {x};", o = out(_) o, x = in(_) val::<u32>(x));
+    o
 }
 
 /// 2^x, results below the normal range flushed to 0 [9.7.3.21].

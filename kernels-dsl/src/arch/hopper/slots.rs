@@ -8,7 +8,7 @@ use cubecl::prelude::*;
 use super::{HopperCtx, ptx};
 use crate::attention::{Segments, StreamTile, TileCoords};
 
-/// Words of a slot: see [`write_tile`]. The last one is padding.
+/// Words of a slot: see [`write_tile`].
 pub(super) const SLOT: u32 = 16;
 
 /// Publishes the tile with its queries: called by one thread between `q_empty`'s wait and the
@@ -31,6 +31,7 @@ pub(super) fn write_tile(ctx: &mut HopperCtx<'_>, at: &TileCoords, range: &Segme
     ctx.slots[slot + 12] = at.first_q;
     ctx.slots[slot + 13] = at.first_kv;
     ctx.slots[slot + 14] = at.rows_q;
+    ctx.slots[slot + 15] = at.entry;
 }
 
 /// Tells the consumers that no tile follows.
@@ -90,8 +91,14 @@ fn tile_in(ctx: &HopperCtx<'_>, slot: usize) -> TileCoords {
         first_kv = ctx.slots[slot + 13];
         rows_q = ctx.slots[slot + 14];
     }
+    let batch = ctx.slots[slot + 1];
+    let mut entry = batch;
+    if comptime!(features.split) {
+        entry = ctx.slots[slot + 15];
+    }
     TileCoords {
-        batch: ctx.slots[slot + 1],
+        batch,
+        entry,
         head: ctx.slots[slot + 2],
         row0: ctx.slots[slot + 3],
         len_q,

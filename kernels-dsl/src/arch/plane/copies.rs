@@ -3,7 +3,7 @@
 use cubecl::prelude::*;
 
 use super::{CopyShape, PlaneCtx, PlaneCtxExpand, ptx};
-use crate::attention::TileCoords;
+use crate::attention::{KeyPages, TileCoords};
 use crate::tile::Layout;
 
 /// Shared address of chunk `chunk` of row `row` of the tile at `smem`; see
@@ -20,8 +20,10 @@ pub struct CopySource {
     pub from: u64,
     /// Shared address of the unit's first chunk of the tile, or of its first stage.
     pub to: u32,
-    /// Bytes from pass to pass.
+    /// Bytes from row to row.
     pub step: u64,
+    /// Bytes from page to page, where keys are paged.
+    pub page_step: u64,
     /// First row of the unit.
     pub row: u32,
     /// The unit has a chunk to copy.
@@ -31,7 +33,7 @@ pub struct CopySource {
 #[cube]
 impl CopySource {
     /// Keys of the tile `at` in `data`, which has units of 16 bytes, to the stages at `smem`; `group`
-    /// query heads share a key head.
+    /// query heads share a key head. With `paged` the layout's batch entries are pages.
     pub fn new(
         data: &[Vector<u32, Const<4>>],
         layout: &Layout,
@@ -39,16 +41,24 @@ impl CopySource {
         group: u32,
         smem: u32,
         #[comptime] copy: CopyShape,
+        #[comptime] paged: bool,
     ) -> CopySource {
         let row = UNIT_POS / comptime!(copy.lanes);
         let chunk = UNIT_POS % comptime!(copy.lanes);
         let row_bytes = layout.row as u64 * 16u64;
-        let head = layout.base(at.batch, at.head / group);
+        let mut place = at.first_kv + row;
+        let mut batch = at.batch;
+        if comptime!(paged) {
+            place = 0u32;
+            batch = 0u32;
+        }
+        let head = layout.base(batch, at.head / group);
         let first = ptx::global_addr::<Vector<u32, Const<4>>>(&data[head]);
         CopySource {
-            from: first + (at.first_kv + row) as u64 * row_bytes + chunk as u64 * 16u64,
+            from: first + place as u64 * row_bytes + chunk as u64 * 16u64,
             to: shared_chunk(smem, row, chunk, comptime!(copy.row_bytes)),
-            step: row_bytes * comptime!(copy.pass_rows as u64),
+            step: row_bytes,
+            page_step: layout.batch as u64 * 16u64,
             row,
             active: chunk < comptime!(copy.chunks),
         }
@@ -58,24 +68,85 @@ impl CopySource {
     /// from `end` on become zeros.
     fn copy(
         &self,
+        pages: &ComptimeOption<KeyPages<'_>>,
         j: u32,
         offset: u32,
         end: u32,
         #[comptime] ragged: bool,
         #[comptime] copy: CopyShape,
     ) {
-        let from = self.from + j as u64 * (self.step * comptime!(copy.passes as u64));
+        let block = comptime!(copy.passes * copy.pass_rows);
+        let row = j * block + self.row;
         let to = self.to + offset;
+        #[comptime]
+        match pages {
+            ComptimeOption::Some(pages) => {
+                if comptime!(pages.page % block == 0) {
+                    // The whole block lies in one page.
+                    let first = j * block;
+                    let from = self.from
+                        + pages.page_of(first) as u64 * self.page_step
+                        + (first % comptime!(pages.page) + self.row) as u64 * self.step;
+                    self.copy_rows(to, from, end as i32 - row as i32, ragged, copy);
+                } else {
+                    self.copy_scattered(pages, to, row, end, ragged, copy);
+                }
+            }
+            ComptimeOption::None => {
+                let from = self.from + (j * block) as u64 * self.step;
+                self.copy_rows(to, from, end as i32 - row as i32, ragged, copy);
+            }
+        }
+    }
+
+    /// Rows that follow one another from `from`; those `left` on and later become zeros.
+    fn copy_rows(
+        &self,
+        to: u32,
+        from: u64,
+        left: i32,
+        #[comptime] ragged: bool,
+        #[comptime] copy: CopyShape,
+    ) {
+        let step = self.step * comptime!(copy.pass_rows as u64);
         if comptime!(ragged) {
-            let first = j * comptime!(copy.passes * copy.pass_rows) + self.row;
-            ptx::copy_ragged(to, from, self.step, end as i32 - first as i32, copy);
+            ptx::copy_ragged(to, from, step, left, copy);
         } else {
-            ptx::copy_whole(to, from, self.step, copy);
+            ptx::copy_whole(to, from, step, copy);
+        }
+    }
+
+    /// Rows each of which is looked up; those from `end` on become zeros.
+    fn copy_scattered(
+        &self,
+        pages: &KeyPages<'_>,
+        to: u32,
+        row: u32,
+        end: u32,
+        #[comptime] ragged: bool,
+        #[comptime] copy: CopyShape,
+    ) {
+        #[unroll]
+        for pass in 0..comptime!(copy.passes) {
+            let key = row + comptime!(pass * copy.pass_rows);
+            let mut there = key;
+            let mut alive = true.runtime();
+            if comptime!(ragged) {
+                alive = key < end;
+                there = key.min(end - 1u32);
+            }
+            let from = self.from
+                + pages.page_of(there) as u64 * self.page_step
+                + (there % comptime!(pages.page)) as u64 * self.step;
+            let flip = comptime!(pass * copy.pass_rows % 8 * 16);
+            let down = comptime!(pass * copy.pass_rows * copy.row_bytes);
+            ptx::copy_chunk((to ^ flip) + down, from, alive);
         }
     }
 
     fn start(
         &self,
+        pages: &ComptimeOption<KeyPages<'_>>,
         j: u32,
         offset: u32,
         end: u32,
@@ -84,10 +155,10 @@ impl CopySource {
     ) {
         if comptime!(copy.partial()) {
             if self.active {
-                self.copy(j, offset, end, ragged, copy);
+                self.copy(pages, j, offset, end, ragged, copy);
             }
         } else {
-            self.copy(j, offset, end, ragged, copy);
+            self.copy(pages, j, offset, end, ragged, copy);
         }
     }
 }
@@ -122,13 +193,15 @@ impl<'a> PlaneCtx<'a> {
     pub(super) fn copy_keys(&self, j: u32, #[comptime] ragged: bool) {
         let offset = self.stage(j) * comptime!(self.shape.k_bytes());
         let copy = comptime!(self.shape.k_copy());
-        self.k.start(j, offset, self.len_kv, ragged, copy);
+        self.k
+            .start(&self.pages, j, offset, self.len_kv, ragged, copy);
     }
     /// Block `j` of V. Rows past the length become zeros: 0 * NaN is NaN.
     pub(super) fn copy_values(&self, j: u32, #[comptime] ragged: bool) {
         let offset = self.stage(j) * comptime!(self.shape.v_bytes());
         let copy = comptime!(self.shape.v_copy());
-        self.v.start(j, offset, self.len_kv, ragged, copy);
+        self.v
+            .start(&self.pages, j, offset, self.len_kv, ragged, copy);
     }
     /// Stage of block `j`.
     pub(super) fn stage(&self, j: u32) -> u32 {

@@ -5,11 +5,13 @@ use core::marker::PhantomData;
 use cubecl::prelude::*;
 
 use super::copies::CopySource;
-use super::store::store_rows;
+use super::store::{store_part, store_rows};
 use super::{MmaFragment, MmaProbs, MmaRegs, PlaneShape, ptx};
 use crate::arch::hopper::{Bank, Binary, ptx as shared};
-use crate::attention::{Finished, Roles, Segments, Tier, TileCoords};
-use crate::tile::{InPlace, Layout, Product, ProductMode};
+use crate::attention::{
+    CodeScales, Finished, KeyPages, Roles, ScaledBy, Segments, Tier, TileCoords,
+};
+use crate::tile::{Fragment, InPlace, Layout, Product, ProductMode};
 
 /// Where the units of a cube find tiles and results.
 #[derive(CubeType)]
@@ -30,6 +32,14 @@ pub struct PlaneCtx<'a> {
     pub k: CopySource,
     /// See `k`.
     pub v: CopySource,
+    /// Where their rows lie, if they are paged.
+    pub pages: ComptimeOption<KeyPages<'a>>,
+    /// Scales of K and of V, if they are codes.
+    pub k_scales: ComptimeOption<CodeScales<'a>>,
+    /// See `k_scales`.
+    pub v_scales: ComptimeOption<CodeScales<'a>>,
+    /// Block that is worked on.
+    pub block: u32,
     /// Shared address of the query tile.
     pub smem: u32,
     /// Addresses that this lane gives ldmatrix: rows of Q, 16 keys by 16 columns of K, 16 keys by
@@ -97,6 +107,9 @@ impl<'a, NS: Size> Product for MmaScores<'a, NS> {
         let shape = comptime!(ctx.shape);
         let stage = ctx.stage(j) * comptime!(shape.k_bytes());
         acc.v = ptx::scores::<NS>(ctx.q_at, ctx.k_at + stage, ctx.k_half_at + stage, shape);
+        if comptime!(shape.codes.is_some()) {
+            scale_columns::<NS>(&*ctx, &ctx.k_scales, j, acc);
+        }
     }
     fn wait(
         ctx: &mut PlaneCtx<'a>,
@@ -142,6 +155,61 @@ impl<'a, NP: Size> Product for MmaValues<'a, NP> {
         _j: u32,
         #[comptime] _in_flight: u32,
     ) {
+    }
+}
+
+/// Columns of a block of scores or weights times the scales of their keys.
+#[cube]
+fn scale_columns<NS: Size>(
+    ctx: &PlaneCtx<'_>,
+    scales: &ComptimeOption<CodeScales<'_>>,
+    j: u32,
+    s: &mut MmaRegs<NS>,
+) {
+    let shape = comptime!(ctx.shape);
+    let page = comptime!(shape.page.filter(|_| shape.codes == Some(ScaledBy::Page)));
+    let first = j * comptime!(shape.block);
+    let apart = comptime!(page.is_some_and(|page| page % shape.block != 0));
+    let one = scale_of(scales, &ctx.pages, first, comptime!(page.is_some()));
+    let cols = MmaFragment::<NS>::cols(&*s);
+    let rows = MmaFragment::<NS>::rows(&*s);
+    #[unroll]
+    for c in 0..cols {
+        let mut scale = one;
+        if comptime!(apart) {
+            let step = MmaFragment::<NS>::col_step(&*s, c);
+            // Keys past the sequence have no page; whatever they are scaled by is masked.
+            let key = (first + s.col + step).min(ctx.len_kv - 1u32);
+            scale = scale_of(scales, &ctx.pages, key, true);
+        }
+        #[unroll]
+        for r in 0..rows {
+            let x = MmaFragment::<NS>::get(&*s, r, c) * scale;
+            MmaFragment::<NS>::set(s, r, c, x);
+        }
+    }
+}
+
+/// Scale of a key of the sequence.
+#[cube]
+pub(super) fn scale_of(
+    scales: &ComptimeOption<CodeScales<'_>>,
+    pages: &ComptimeOption<KeyPages<'_>>,
+    key: u32,
+    #[comptime] by_page: bool,
+) -> f32 {
+    let mut page = 0u32;
+    if comptime!(by_page) {
+        #[comptime]
+        match pages {
+            ComptimeOption::Some(pages) => page = pages.page_of(key),
+            ComptimeOption::None => {}
+        }
+    }
+    #[comptime]
+    match scales {
+        ComptimeOption::Some(scales) => scales.of(page),
+        ComptimeOption::None => 1.0f32,
     }
 }
 
@@ -192,16 +260,23 @@ impl<'a, NS: Size, NP: Size> Tier for Plane<'a, NS, NP> {
         ctx.first = range.end.max(1u32) - 1u32;
         ctx.len_kv = at.len_kv;
         // What the epilogue alone needs waits in shared memory: registers are for the loop.
-        if UNIT_POS_PLANE == 0u32 {
-            ptx::store_words(ctx.place(), at.batch, at.head, at.row0, at.first_q);
+        if UNIT_POS % 32u32 == 0u32 {
+            ptx::store_words(ctx.place(), at.entry, at.head, at.row0, at.first_q);
             ptx::store_words(ctx.place() + 16u32, at.len_q, at.rows_q, 0u32, 0u32);
         }
         if range.start < range.end {
             ctx.copy_queries(at);
             ctx.copy_keys(ctx.first, true);
-            ptx::copies_commit();
-            if comptime!(shape.stages == 2) {
+            if comptime!(shape.stages > 1) {
                 ctx.copy_values(ctx.first, true);
+            }
+            ptx::copies_commit();
+            #[unroll]
+            for ahead in 1..comptime!(shape.stages.max(2) - 1) {
+                if ctx.first >= ctx.start + ahead {
+                    ctx.copy_keys(ctx.first - ahead, false);
+                    ctx.copy_values(ctx.first - ahead, false);
+                }
                 ptx::copies_commit();
             }
         }
@@ -216,39 +291,48 @@ impl<'a, NS: Size, NP: Size> Tier for Plane<'a, NS, NP> {
     fn turn_begin(_ctx: &mut PlaneCtx<'a>) {}
     fn turn_end(_ctx: &mut PlaneCtx<'a>) {}
 
+    fn after(t: u32) -> u32 {
+        t + 1u32
+    }
     /// What this step reads has arrived; what the next one reads starts on its way into the
     /// stages that the step before has left.
-    fn load(ctx: &mut PlaneCtx<'a>, _at: &TileCoords, j: u32) {
+    fn load_keys(ctx: &mut PlaneCtx<'a>, _at: &TileCoords, j: u32) {
         let shape = comptime!(ctx.shape);
-        ptx::copies_wait(0u32);
+        let ahead = comptime!(shape.stages.max(2) - 1);
+        ctx.block = j;
+        ptx::copies_wait(comptime!(ahead - 1));
         sync_cube();
         if comptime!(shape.query_registers() > 0) {
             ctx.keep_queries(j);
         }
-        if comptime!(shape.stages == 2) {
-            if comptime!(shape.ahead) {
-                if j < ctx.first {
-                    ctx.copy_values(j, false);
-                }
-                if j > ctx.start {
-                    ctx.copy_keys(j - 1u32, false);
-                }
-            } else if j > ctx.start {
-                ctx.copy_keys(j - 1u32, false);
-                ctx.copy_values(j - 1u32, false);
-            }
-            ptx::copies_commit();
-        } else {
-            if j == ctx.first {
-                ctx.copy_values(j, true);
-            } else {
+        if comptime!(shape.ahead) {
+            if j < ctx.first {
                 ctx.copy_values(j, false);
             }
-            ptx::copies_commit();
+            if j > ctx.start {
+                ctx.copy_keys(j - 1u32, false);
+            }
+        } else if comptime!(shape.stages > 1) {
+            if j >= ctx.start + ahead {
+                ctx.copy_keys(j - ahead, false);
+                ctx.copy_values(j - ahead, false);
+            }
+        } else if j == ctx.first {
+            ctx.copy_values(j, true);
+        } else {
+            ctx.copy_values(j, false);
         }
+        ptx::copies_commit();
     }
 
+    /// They start with the keys.
+    fn load_values(_ctx: &mut PlaneCtx<'a>, _at: &TileCoords, _j: u32) {}
+
     fn encode(ctx: &mut PlaneCtx<'a>, s: &mut MmaRegs<NS>, p: &mut MmaProbs<NP>) {
+        if comptime!(ctx.shape.codes == Some(ScaledBy::Page)) {
+            // Those of heads wait for the epilogue: P keeps its range.
+            scale_columns::<NS>(&*ctx, &ctx.v_scales, ctx.block, s);
+        }
         #[unroll]
         for w in 0..comptime!(ctx.shape.score_registers() as usize / 2) {
             let lo = s.v.extract(comptime!(2 * w));
@@ -266,6 +350,10 @@ impl<'a, NS: Size, NP: Size> Tier for Plane<'a, NS, NP> {
         ptx::bank_scale(f, shape);
     }
     fn store(ctx: &mut PlaneCtx<'a>, _acc: &Bank, done: &Finished) {
-        store_rows(ctx, done);
+        if comptime!(ctx.shape.split) {
+            store_part(ctx, done);
+        } else {
+            store_rows(ctx, done);
+        }
     }
 }

@@ -4,9 +4,10 @@
 use std::collections::HashMap;
 
 use super::copies::shared_chunk;
-use super::operands::{half_keys_address, keys_address, rows_address};
+use super::operands::{code_rows_address, half_keys_address, keys_address, rows_address};
 use super::ptx::{queries_text, scores_text, store_text, values_text};
 use super::*;
+use crate::attention::ScaledBy;
 
 const LANES: u32 = 32;
 
@@ -55,16 +56,23 @@ impl Machine {
         match name.split('.').next().unwrap() {
             "ldmatrix" => self.ldmatrix(name, operands),
             "mma" => self.mma(name, operands),
-            kind => (0..LANES as usize).for_each(|lane| self.alone(kind, operands, lane)),
+            _ => (0..LANES as usize).for_each(|lane| self.alone(name, operands, lane)),
         }
     }
 
-    /// Instructions in which lanes do not meet.
-    fn alone(&mut self, kind: &str, operands: &[&str], lane: usize) {
-        match kind {
+    /// Instructions in which lanes do not meet. A code's value is its byte.
+    fn alone(&mut self, name: &str, operands: &[&str], lane: usize) {
+        let word = |of: &Self, name: &str| of.words[lane][name];
+        match name.split('.').next().unwrap() {
             "xor" => {
-                let x = self.words[lane][operands[1]] ^ operands[2].parse::<u32>().unwrap();
+                let x = word(self, operands[1]) ^ operands[2].parse::<u32>().unwrap();
                 self.words[lane].insert(operands[0].into(), x);
+            }
+            "mov" if operands[0].starts_with('{') => {
+                let x = word(self, operands[1]);
+                for (half, to) in names(operands[0]).into_iter().enumerate() {
+                    self.words[lane].insert(to.into(), x >> (16 * half) & 0xFFFF);
+                }
             }
             "mov" => {
                 assert_eq!(operands[1], "0f00000000");
@@ -74,14 +82,40 @@ impl Machine {
                 let x = self.floats[lane][operands[1]] * self.floats[lane][operands[2]];
                 self.floats[lane].insert(operands[0].into(), x);
             }
+            "prmt" => {
+                let bytes = u64::from(word(self, operands[1])).to_le_bytes();
+                let picks = u32::from_str_radix(&operands[3][2..], 16).unwrap();
+                let byte = |i: u32| u32::from(bytes[(picks >> (4 * i) & 7) as usize]) << (8 * i);
+                assert_eq!(operands[2], "0");
+                let x = (0..4).map(byte).sum();
+                self.words[lane].insert(operands[0].into(), x);
+            }
+            "cvt" if name.ends_with("e4m3x2") => {
+                let x = word(self, operands[1]);
+                self.words[lane].insert(operands[0].into(), (x >> 8) << 16 | (x & 0xFF));
+            }
+            "cvt" if name.ends_with("f32.f16") => {
+                let x = word(self, operands[1]) as f32;
+                self.floats[lane].insert(operands[0].into(), x);
+            }
             "cvt" => {
                 let [hi, lo] = [1, 2].map(|i| self.floats[lane][operands[i]] as u32);
                 self.words[lane].insert(operands[0].into(), hi << 16 | lo);
             }
+            "ld" => {
+                let at = self.address(operands[1], lane);
+                for (i, to) in names(operands[0]).into_iter().enumerate() {
+                    let [lo, hi] = [0, 1].map(|e| u32::from(self.shared[at + 2 * i + e]));
+                    self.words[lane].insert(to.into(), hi << 16 | lo);
+                }
+            }
             "st" => {
                 let at = self.address(operands[0], lane);
-                let x = self.words[lane][operands[1]];
-                (self.shared[at], self.shared[at + 1]) = (x as u16, (x >> 16) as u16);
+                for (i, from) in names(operands[1]).into_iter().enumerate() {
+                    let x = word(self, from);
+                    self.shared[at + 2 * i] = x as u16;
+                    self.shared[at + 2 * i + 1] = (x >> 16) as u16;
+                }
             }
             other => panic!("{other}"),
         }
@@ -164,6 +198,25 @@ fn fill(machine: &mut Machine, base: u32, seed: u32, rows: u32, width: u32) {
     }
 }
 
+/// The same with two codes in each place.
+fn fill_codes(machine: &mut Machine, base: u32, seed: u32, rows: u32, width: u32) {
+    for row in 0..rows {
+        for place in 0..width / 2 {
+            let at = base + PlaneShape::chunk_at(width / 2, row, place / 8);
+            let [lo, hi] = [0, 1].map(|e| element(seed, row, 2 * place + e));
+            machine.shared[(at / 2 + place % 8) as usize] = hi << 8 | lo;
+        }
+    }
+}
+
+/// K or V of a shape.
+fn fill_keys(machine: &mut Machine, base: u32, seed: u32, shape: PlaneShape, width: u32) {
+    match shape.codes {
+        Some(_) => fill_codes(machine, base, seed, shape.block, width),
+        None => fill(machine, base, seed, shape.block, width),
+    }
+}
+
 /// Row and column of register `i` of a lane's accumulator of `columns` columns.
 fn place(lane: u32, i: u32, columns: u32) -> (u32, u32) {
     let (m, n) = (i / 4 / (columns / 8), i / 4 % (columns / 8));
@@ -176,7 +229,7 @@ fn place(lane: u32, i: u32, columns: u32) -> (u32, u32) {
 fn shapes() -> Vec<PlaneShape> {
     let heads = [8, 24, 40, 64, 72, 128, 192, 200, 256];
     let of = |d: u32| {
-        [(64, 64), (128, 16), (128, 48)].map(|(rows, block)| PlaneShape {
+        [(64, 64), (128, 16), (128, 48), (16, 32)].map(|(rows, block)| PlaneShape {
             d,
             d_v: 264 - d,
             rows,
@@ -184,30 +237,49 @@ fn shapes() -> Vec<PlaneShape> {
             stages: 1,
             ahead: false,
             pack: 1,
+            split: false,
+            codes: None,
+            page: None,
             ty: "bf16",
         })
     };
-    heads.into_iter().flat_map(of).collect()
+    let wide = heads.into_iter().flat_map(of);
+    let coded = [16, 64, 80, 128, 256].into_iter().flat_map(|d| {
+        let shapes = of(d).into_iter();
+        shapes.flat_map(move |shape| {
+            ["bf16", "f16"].map(|ty| PlaneShape {
+                d_v: 272 - d,
+                codes: Some(ScaledBy::Head),
+                ty,
+                ..shape
+            })
+        })
+    });
+    wide.chain(coded).collect()
 }
 
 #[test]
 fn scores_are_the_product_of_queries_and_keys() {
     for shape in shapes() {
         let (base, keys) = (1024, 1024 + shape.q_bytes());
-        let row = PlaneShape::row_bytes(shape.d);
+        let (row, k_row) = (PlaneShape::row_bytes(shape.d), shape.k_row());
         let mut machine = Machine::new(keys + shape.k_bytes());
         fill(&mut machine, base, 1, shape.rows, shape.d);
-        fill(&mut machine, keys, 2, shape.block, shape.d);
+        fill_keys(&mut machine, keys, 2, shape, shape.d);
         let first = shape.rows - shape.plane_rows();
         let width = (shape.score_registers() as usize).next_power_of_two();
         for lane in 0..LANES {
             let registers = &mut machine.words[lane as usize];
-            let q = base + first * row + rows_address(lane, row);
+            let q_lane = match shape.codes {
+                Some(_) => code_rows_address(lane, row),
+                None => rows_address(lane, row),
+            };
+            let q = base + first * row + q_lane;
             registers.insert("%0".into(), q);
             for (i, address) in [
                 q,
-                keys + keys_address(lane, row),
-                keys + half_keys_address(lane, row),
+                keys + keys_address(lane, k_row),
+                keys + half_keys_address(lane, k_row),
             ]
             .into_iter()
             .enumerate()
@@ -237,7 +309,7 @@ fn values_are_the_product_of_weights_and_values_and_land_in_their_rows() {
         let (base, values) = (1024, 1024 + shape.q_bytes());
         let row_bytes = PlaneShape::row_bytes(shape.d_v);
         let mut machine = Machine::new(values + shape.v_bytes());
-        fill(&mut machine, values, 3, shape.block, shape.d_v);
+        fill_keys(&mut machine, values, 3, shape, shape.d_v);
         let words = shape.score_registers() / 2;
         let width = (words as usize).next_power_of_two();
         let first = shape.rows - shape.plane_rows();
@@ -253,7 +325,10 @@ fn values_are_the_product_of_weights_and_values_and_land_in_their_rows() {
                 });
                 registers.insert(format!("%{w}"), hi << 16 | lo);
             }
-            registers.insert(format!("%{width}"), values + rows_address(lane, row_bytes));
+            registers.insert(
+                format!("%{width}"),
+                values + rows_address(lane, shape.v_row()),
+            );
             for i in 0..shape.acc_registers() {
                 floats.insert(format!("o_acc{i}"), 0.0);
             }
@@ -261,7 +336,13 @@ fn values_are_the_product_of_weights_and_values_and_land_in_their_rows() {
         machine.run(&values_text(shape, width));
         for lane in 0..LANES {
             let unit_row = first + lane / 4;
-            let to = shared_chunk(base, unit_row, 0, row_bytes) + lane % 4 * 4;
+            let to = match shape.codes {
+                Some(_) => {
+                    let column = lane % 4;
+                    shared_chunk(base, unit_row, column / 2, row_bytes) + column % 2 * 8
+                }
+                None => shared_chunk(base, unit_row, 0, row_bytes) + lane % 4 * 4,
+            };
             machine.words[lane as usize].insert("%4".into(), to);
             // A factor of its own for each of the thread's rows.
             for i in 0..4 {

@@ -3,7 +3,7 @@
 use cubecl::prelude::*;
 
 use super::copies::CopySource;
-use super::operands::{half_keys_address, keys_address, rows_address};
+use super::operands::{code_rows_address, half_keys_address, keys_address, rows_address};
 use super::{Plane, PlaneCtx, PlaneShape, ptx};
 use crate::arch::fma::{ForwardLayouts, ForwardSizes};
 use crate::arch::hopper::ptx as shared;
@@ -80,9 +80,24 @@ fn run_plane<'a, NS: Size, NP: Size>(
     let k_smem = smem + comptime!(shape.q_bytes());
     let v_smem = k_smem + comptime!(shape.stages * shape.k_bytes());
     let lane = UNIT_POS % 32u32;
-    let d_row = comptime!(PlaneShape::row_bytes(shape.d));
-    let d_v_row = comptime!(PlaneShape::row_bytes(shape.d_v));
+    let q_row = comptime!(PlaneShape::row_bytes(shape.d));
+    let k_row = comptime!(shape.k_row());
+    let coded = comptime!(shape.codes.is_some());
+    let q_lane = if comptime!(coded) {
+        code_rows_address(lane, q_row)
+    } else {
+        rows_address(lane, q_row)
+    };
+    let head_kv = at.head / sizes.group;
     let plane_row = UNIT_POS / 32u32 * comptime!(shape.plane_rows());
+    let page = comptime!(blueprint.features.page);
+    let paged = comptime!(page.is_some());
+    let pages = if comptime!(paged) {
+        let page = comptime!(page.unwrap_or(1));
+        ComptimeOption::new_Some(KeyPages::<'a>::new(tensors, offsets, at.batch, page))
+    } else {
+        ComptimeOption::new_None()
+    };
     let mut ctx = PlaneCtx::<'a> {
         out,
         lse,
@@ -97,6 +112,7 @@ fn run_plane<'a, NS: Size, NP: Size>(
             sizes.group,
             k_smem,
             comptime!(shape.k_copy()),
+            paged,
         ),
         v: CopySource::new(
             v,
@@ -105,12 +121,17 @@ fn run_plane<'a, NS: Size, NP: Size>(
             sizes.group,
             v_smem,
             comptime!(shape.v_copy()),
+            paged,
         ),
+        pages,
         smem,
-        q_at: smem + plane_row * d_row + rows_address(lane, d_row),
-        k_at: k_smem + keys_address(lane, d_row),
-        k_half_at: k_smem + half_keys_address(lane, d_row),
-        v_at: v_smem + rows_address(lane, d_v_row),
+        k_scales: scales(tensors, offsets, head_kv, false, coded),
+        v_scales: scales(tensors, offsets, head_kv, true, coded),
+        q_at: smem + plane_row * q_row + q_lane,
+        k_at: k_smem + keys_address(lane, k_row),
+        k_half_at: k_smem + half_keys_address(lane, k_row),
+        v_at: v_smem + rows_address(lane, comptime!(shape.v_row())),
+        block: 0u32,
         start: 0u32,
         first: 0u32,
         len_kv: 0u32,
@@ -127,4 +148,20 @@ fn run_plane<'a, NS: Size, NP: Size>(
         comptime!(blueprint.loop_plan()),
         comptime!(Roles::ALL),
     );
+}
+
+/// Scales of a head's codes, where there are codes.
+#[cube]
+fn scales<'a>(
+    tensors: &'a LogitTensors,
+    offsets: &TableOffsets,
+    head: u32,
+    #[comptime] values: bool,
+    #[comptime] coded: bool,
+) -> ComptimeOption<CodeScales<'a>> {
+    if comptime!(coded) {
+        ComptimeOption::new_Some(CodeScales::<'a>::new(tensors, offsets, head, values))
+    } else {
+        ComptimeOption::new_None()
+    }
 }

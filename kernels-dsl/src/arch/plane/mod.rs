@@ -2,17 +2,26 @@
 //! ahead, and each plane of 32 units multiplies its own 16 or 32 query rows by mma.sync, with the
 //! scores' registers reused as P. All units play every role.
 
+mod codes;
 mod copies;
 mod forward;
 #[cfg(test)]
 mod interpreted;
 mod kernels;
+mod matmul;
 mod operands;
+pub mod pairs;
 mod ptx;
 mod shape;
 mod store;
 
 pub use forward::*;
 pub use kernels::*;
+pub use matmul::*;
 pub use operands::*;
 pub use shape::*;
+
+pub(in crate::arch) use matmul::{
+    address_of, column_zeros, fence_device, lane_words, load_word, store_word,
+};
+pub(in crate::arch) use ptx::global_addr;

@@ -94,3 +94,11 @@ pub(super) fn keys_address(lane: u32, #[comptime] row_bytes: u32) -> u32 {
 pub(super) fn half_keys_address(lane: u32, #[comptime] row_bytes: u32) -> u32 {
     lane % 16u32 * row_bytes + lane % 8u32 * 16u32
 }
+
+/// Bytes from a tile of Q to the 8 bytes, 4 columns of 16, that this lane loads where K is codes: row
+/// `lane / 4`, columns from `4 (lane % 4)` on.
+#[cube]
+pub(super) fn code_rows_address(lane: u32, #[comptime] row_bytes: u32) -> u32 {
+    let row = lane / 4u32;
+    row * row_bytes + ((lane % 4u32 / 2u32) ^ row) * 16u32 + lane % 2u32 * 8u32
+}

@@ -7,12 +7,12 @@
 
 use cubecl::prelude::*;
 
-use super::{CopyShape, PlaneShape};
+use super::{CopyShape, PlaneShape, codes};
 use crate::arch::hopper::ptx::val;
 
 /// Global-window address of `x` [9.7.9.20 cvta].
 #[cube]
-pub(super) fn global_addr<T: CubePrimitive>(x: &T) -> u64 {
+pub(in crate::arch) fn global_addr<T: CubePrimitive>(x: &T) -> u64 {
     let ptr: *const T = x;
     let a: u64;
     // SAFETY: `x` lies in global memory, so its generic address converts.
@@ -25,14 +25,14 @@ pub(super) fn global_addr<T: CubePrimitive>(x: &T) -> u64 {
 
 /// `name0..name7`: operand `operand`, an address of chunk 0 of some row, with the chunk's number
 /// in the swizzled row flipped by 0 to 7 (see [`PlaneShape`]).
-fn flips(name: &str, operand: &str) -> String {
+pub(super) fn flips(name: &str, operand: &str) -> String {
     let one = |i: u32| format!("xor.b32 {name}{i}, {operand}, {};\n", 16 * i);
     let all: String = (0..8).map(one).collect();
     format!(".reg .b32 {name}<8>;\n{all}")
 }
 
 /// The address of `flips` that holds chunk `chunk`, `offset` bytes on.
-fn chunk_at(name: &str, chunk: u32, offset: u32) -> String {
+pub(super) fn chunk_at(name: &str, chunk: u32, offset: u32) -> String {
     format!("[{name}{}+{}]", chunk % 8, chunk / 8 * 128 + offset)
 }
 
@@ -96,16 +96,16 @@ pub(super) fn copies_wait(#[comptime] in_flight: u32) {
 // convergence; row addresses are multiples of 16 in shared memory that was filled before the
 // cube's last barrier.
 
-fn list(name: &str, first: u32, n: u32) -> String {
+pub(super) fn list(name: &str, first: u32, n: u32) -> String {
     let names: Vec<String> = (first..first + n).map(|i| format!("{name}{i}")).collect();
     format!("{{{}}}", names.join(", "))
 }
 
-fn ldmatrix(n: u32, trans: &str, to: &str, from: &str) -> String {
+pub(super) fn ldmatrix(n: u32, trans: &str, to: &str, from: &str) -> String {
     format!("ldmatrix.sync.aligned.m8n8.x{n}{trans}.shared.b16 {to}, {from};\n")
 }
 
-fn mma(k: u32, ty: &str, d: &str, a: &str, b: &str, c: &str) -> String {
+pub(super) fn mma(k: u32, ty: &str, d: &str, a: &str, b: &str, c: &str) -> String {
     format!("mma.sync.aligned.m16n8k{k}.row.col.f32.{ty}.{ty}.f32 {d}, {a}, {b}, {c};\n")
 }
 
@@ -116,16 +116,25 @@ fn depth(shape: PlaneShape, step: u32) -> u32 {
 
 /// Every query fragment of the plane, from the address that this lane gives ldmatrix.
 pub(super) fn queries_text(shape: PlaneShape) -> String {
-    let row = PlaneShape::row_bytes(shape.d);
     let mut s = flips("q", "%0");
     for step in 0..shape.d.div_ceil(16) {
-        let words = depth(shape, step) / 4;
         for m in 0..shape.m_tiles() {
-            let to = list("q_frag", 4 * (step * shape.m_tiles() + m), words);
-            s += &ldmatrix(words, "", &to, &chunk_at("q", 2 * step, m * 16 * row));
+            s += &query_load(shape, "q_frag", 4 * (step * shape.m_tiles() + m), step, m);
         }
     }
     s
+}
+
+/// Loads the query fragment of step `step` and 16-row tile `m` into registers `name{first}..`: by
+/// ldmatrix, or as [`codes`](super::codes) has them.
+fn query_load(shape: PlaneShape, name: &str, first: u32, step: u32, m: u32) -> String {
+    let row = PlaneShape::row_bytes(shape.d);
+    if shape.codes.is_some() {
+        return codes::query_load(name, first, step, m * 16 * row, row);
+    }
+    let words = depth(shape, step) / 4;
+    let to = list(name, first, words);
+    ldmatrix(words, "", &to, &chunk_at("q", 2 * step, m * 16 * row))
 }
 
 /// S = Q K^T. `%0..` are the scores of a vector of `width`, then the addresses that this lane
@@ -133,6 +142,9 @@ pub(super) fn queries_text(shape: PlaneShape) -> String {
 ///
 /// Columns go in steps of 16, a rest of 8 by the instruction of half the depth.
 pub(super) fn scores_text(shape: PlaneShape, width: usize) -> String {
+    if shape.codes.is_some() {
+        return codes::scores_text(shape, width);
+    }
     let (m_tiles, n_tiles) = (shape.m_tiles(), shape.block / 8);
     let row = PlaneShape::row_bytes(shape.d);
     let zeros = "{zero, zero, zero, zero}";
@@ -149,7 +161,7 @@ pub(super) fn scores_text(shape: PlaneShape, width: usize) -> String {
             false => list("a", 4 * m, a_words),
         };
         for m in (0..m_tiles).filter(|_| !kept) {
-            s += &ldmatrix(a_words, "", &a(m), &chunk_at("q", 2 * step, m * 16 * row));
+            s += &query_load(shape, "a", 4 * m, step, m);
         }
         for pair in 0..n_tiles / 2 {
             let from = if depth == 16 { "k" } else { "k_half" };
@@ -171,6 +183,9 @@ pub(super) fn scores_text(shape: PlaneShape, width: usize) -> String {
 /// O += P V. `%0..` are the words of P of a vector of `width`, then the address that this lane
 /// gives ldmatrix for 16 keys by 16 columns of V.
 pub(super) fn values_text(shape: PlaneShape, width: usize) -> String {
+    if shape.codes.is_some() {
+        return codes::values_text(shape, width);
+    }
     let (m_tiles, n_tiles) = (shape.m_tiles(), shape.d_v / 8);
     let row = PlaneShape::row_bytes(shape.d_v);
     let mut s = String::from(".reg .b32 b<4>;\n") + &flips("v", &format!("%{width}"));
@@ -229,7 +244,7 @@ pub(super) fn values<NP: Size>(p: Vector<u32, NP>, v: u32, #[comptime] shape: Pl
 }
 
 /// Operand of the four rows of a thread that register `i` of the bank belongs to.
-fn row_of(shape: PlaneShape, i: u32) -> u32 {
+pub(super) fn row_of(shape: PlaneShape, i: u32) -> u32 {
     2 * (i / (shape.d_v / 2)) + i / 2 % 2
 }
 
@@ -262,6 +277,9 @@ pub(super) fn bank_store(to: u32, inverse: Vector<f32, Const<4>>, #[comptime] sh
 }
 
 pub(super) fn store_text(shape: PlaneShape) -> String {
+    if shape.codes.is_some() {
+        return codes::store_text(shape);
+    }
     let mut s = String::from(".reg .f32 lo, hi;\n.reg .b32 word;\n") + &flips("to", "%4");
     for i in (0..shape.acc_registers()).step_by(2) {
         let (m, n) = (i / (shape.d_v / 2), i % (shape.d_v / 2) / 4);
@@ -273,6 +291,32 @@ pub(super) fn store_text(shape: PlaneShape) -> String {
              cvt.rn.{}x2.f32 word, hi, lo;\nst.shared.b32 {to}, word;\n",
             i + 1,
             shape.ty
+        );
+    }
+    s
+}
+
+/// Row `r` of this thread's four, times `inverse`, in f32 from `to` on: two columns of every eight.
+#[cube]
+pub(super) fn bank_part(to: u64, inverse: f32, #[comptime] r: u32, #[comptime] shape: PlaneShape) {
+    let text = comptime!(part_text(shape, r));
+    // SAFETY: `to` is aligned to what one thread stores at a time, in global memory with room for the
+    // row's d_v columns.
+    gpu_asm!("{{ // {a} {b}\n{text}}}", a = in(_) val::<u64>(to), b = in(_) val::<f32>(inverse), text = const text);
+}
+
+fn part_text(shape: PlaneShape, r: u32) -> String {
+    if shape.codes.is_some() {
+        return codes::part_text(shape, r);
+    }
+    let mut s = String::from(".reg .f32 lo, hi;\n");
+    for n in 0..shape.d_v / 8 {
+        let i = 4 * (r / 2 * shape.d_v / 8 + n) + 2 * (r % 2);
+        s += &format!(
+            "mul.f32 lo, o_acc{i}, %1;\nmul.f32 hi, o_acc{}, %1;\n\
+             st.global.v2.f32 [%0+{}], {{lo, hi}};\n",
+            i + 1,
+            32 * n
         );
     }
     s

@@ -1,5 +1,7 @@
 //! Comptime shape of the plane tier's kernel: who computes and copies what, and where it lies.
 
+use crate::attention::ScaledBy;
+
 /// Units of a plane.
 const PLANE: u32 = 32;
 /// Bytes of a cp.async, and of a row of an 8 x 8 matrix that ldmatrix reads.
@@ -17,17 +19,24 @@ pub struct PlaneShape {
     pub d: u32,
     /// Head dimension of v, a multiple of 8.
     pub d_v: u32,
-    /// Query rows of a tile: 64, 128 or 256.
+    /// Query rows of a tile: 16, 32, 64, 128 or 256.
     pub rows: u32,
     /// Keys of a block, a multiple of 16.
     pub block: u32,
-    /// Stages of K and of V: with 2 a block arrives while the one before is multiplied, with 1 K
-    /// arrives during P V and V during Q K^T.
+    /// Stages of K and of V: with n of them n - 1 blocks arrive while the one before is multiplied,
+    /// with 1 K arrives during P V and V during Q K^T.
     pub stages: u32,
-    /// Scores of a block are computed before the values of the one before it: needs 2 stages.
+    /// Scores of a block are computed before the values of the one before it: wants 2 stages.
     pub ahead: bool,
     /// Query heads whose rows alternate in a tile.
     pub pack: u32,
+    /// Results are f32 parts, to be merged.
+    pub split: bool,
+    /// K and V are E4M3 codes, two to each place of a 16-bit element: the tiles of K and V are those
+    /// of half the width, and are decoded on the way to mma.
+    pub codes: Option<ScaledBy>,
+    /// Rows of a page of the cache.
+    pub page: Option<u32>,
     /// "bf16" or "f16".
     pub ty: &'static str,
 }
@@ -66,7 +75,9 @@ impl PlaneShape {
     /// then read from shared memory for the scores.
     pub fn query_registers(self) -> u32 {
         let words = self.m_tiles() * self.d.div_ceil(16) * 4;
-        if self.score_registers() + self.acc_registers() + words <= 176 {
+        // A lone plane's copies, of which it makes all, want registers for addresses.
+        let room = if self.planes() < 4 { 96 } else { 176 };
+        if self.score_registers() + self.acc_registers() + words <= room {
             words
         } else {
             0
@@ -85,13 +96,28 @@ impl PlaneShape {
     pub fn q_bytes(self) -> u32 {
         self.rows * Self::row_bytes(self.d.max(self.d_v))
     }
+    /// Places of 16 bits in a row of K or V that is `width` elements wide.
+    pub fn places(self, width: u32) -> u32 {
+        match self.codes {
+            Some(_) => width / 2,
+            None => width,
+        }
+    }
+    /// Bytes of a row of K in shared memory.
+    pub fn k_row(self) -> u32 {
+        Self::row_bytes(self.places(self.d))
+    }
+    /// Bytes of a row of V in shared memory.
+    pub fn v_row(self) -> u32 {
+        Self::row_bytes(self.places(self.d_v))
+    }
     /// Bytes of a stage of K.
     pub fn k_bytes(self) -> u32 {
-        self.block * Self::row_bytes(self.d)
+        self.block * self.k_row()
     }
     /// Bytes of a stage of V.
     pub fn v_bytes(self) -> u32 {
-        self.block * Self::row_bytes(self.d_v)
+        self.block * self.v_row()
     }
     /// Bytes from the query tile to where each plane keeps the place of its tile.
     pub fn place_at(self) -> u32 {
@@ -107,11 +133,11 @@ impl PlaneShape {
     }
     /// How they copy a block of K.
     pub fn k_copy(self) -> CopyShape {
-        CopyShape::new(self.d, self.block, self.units())
+        CopyShape::new(self.places(self.d), self.block, self.units())
     }
     /// How they copy a block of V.
     pub fn v_copy(self) -> CopyShape {
-        CopyShape::new(self.d_v, self.block, self.units())
+        CopyShape::new(self.places(self.d_v), self.block, self.units())
     }
     /// How the units of a plane copy their rows of the output tile.
     pub fn out_copy(self) -> CopyShape {
@@ -164,7 +190,7 @@ mod tests {
     fn shapes() -> impl Iterator<Item = PlaneShape> {
         let widths = (8..=256).step_by(8);
         widths.flat_map(|d| {
-            [64, 128, 256].into_iter().flat_map(move |rows| {
+            [16, 32, 64, 128, 256].into_iter().flat_map(move |rows| {
                 [16, 48, 64, 80, 128].map(|block| PlaneShape {
                     d,
                     d_v: 264 - d,
@@ -173,6 +199,9 @@ mod tests {
                     stages: 2,
                     ahead: false,
                     pack: 1,
+                    split: false,
+                    codes: None,
+                    page: None,
                     ty: "f16",
                 })
             })

@@ -3,8 +3,9 @@
 use cubecl::prelude::*;
 
 use super::copies::shared_chunk;
+use super::forward::scale_of;
 use super::{PlaneCtx, ptx};
-use crate::attention::{Finished, head_of, query_of};
+use crate::attention::{Finished, LOWEST, ScaledBy, head_of, query_of};
 
 /// out rows through the shared memory of the query tile, so that they leave whole, and lse. Rows
 /// past len_q give 0 and -inf, rows past the sequence's part of the tensor nothing.
@@ -14,7 +15,7 @@ pub(super) fn store_rows(ctx: &mut PlaneCtx<'_>, done: &Finished) {
     sync_plane();
     let place = ptx::load_chunk(ctx.place());
     let sizes = ptx::load_chunk(ctx.place() + 16u32);
-    let batch = place.extract(0usize);
+    let entry = place.extract(0usize);
     let (first_head, row0) = (place.extract(1usize), place.extract(2usize));
     let first_q = place.extract(3usize);
     let (len_q, rows_q) = (sizes.extract(0usize), sizes.extract(1usize));
@@ -24,13 +25,13 @@ pub(super) fn store_rows(ctx: &mut PlaneCtx<'_>, done: &Finished) {
     let mut inverse = Vector::<f32, Const<4>>::zeroed();
     #[unroll]
     for r in 0..rows {
-        inverse.insert(r, done.inverse[r]);
+        inverse.insert(r, done.inverse[r] * value_scale(&*ctx));
         let row = row0 + ctx.unit_row() + comptime!((16 * (r / 2) + 8 * (r % 2)) as u32);
         let query = query_of(row, comptime!(shape.pack));
         if word == 0u32 && query < rows_q {
             let head = head_of(first_head, row, comptime!(shape.pack));
             let to =
-                ctx.lse_layout.base(batch, head) + (first_q + query) as usize * ctx.lse_layout.row;
+                ctx.lse_layout.base(entry, head) + (first_q + query) as usize * ctx.lse_layout.row;
             ctx.lse[to] = select(query < len_q, done.lse[r], ctx.neg_inf);
         }
     }
@@ -41,11 +42,14 @@ pub(super) fn store_rows(ctx: &mut PlaneCtx<'_>, done: &Finished) {
     let copy = comptime!(shape.out_copy());
     let lane = UNIT_POS % 32u32;
     let row_bytes = comptime!(copy.row_bytes);
-    ptx::bank_store(
-        shared_chunk(ctx.smem, ctx.unit_row(), 0u32.runtime(), row_bytes) + word,
-        inverse,
-        shape,
-    );
+    let mut to = shared_chunk(ctx.smem, ctx.unit_row(), 0u32.runtime(), row_bytes) + word;
+    if comptime!(shape.codes.is_some()) {
+        // 4 neighbouring columns of every 16.
+        let column = UNIT_POS % 4u32;
+        let first = shared_chunk(ctx.smem, ctx.unit_row(), column / 2u32, row_bytes);
+        to = first + column % 2u32 * 8u32;
+    }
+    ptx::bank_store(to, inverse, shape);
     sync_plane();
     let chunk = lane % comptime!(copy.lanes);
     let first = ctx.plane_row() + lane / comptime!(copy.lanes);
@@ -65,10 +69,57 @@ pub(super) fn store_rows(ctx: &mut PlaneCtx<'_>, done: &Finished) {
                 line.insert(w, select(alive, kept.extract(w), 0u32));
             }
             let head = head_of(first_head, row, comptime!(shape.pack));
-            let to = ctx.out_layout.base(batch, head)
+            let to = ctx.out_layout.base(entry, head)
                 + (first_q + query) as usize * ctx.out_layout.row
                 + chunk as usize;
             ctx.out[to] = line;
         }
+    }
+}
+
+/// f32 rows of a part of the keys, straight from the accumulator, and their lse. Of a row that saw
+/// no key only lse is written, which keeps the merge from reading the rest.
+#[cube]
+pub(super) fn store_part(ctx: &mut PlaneCtx<'_>, done: &Finished) {
+    let shape = comptime!(ctx.shape);
+    sync_plane();
+    let place = ptx::load_chunk(ctx.place());
+    let sizes = ptx::load_chunk(ctx.place() + 16u32);
+    let entry = place.extract(0usize);
+    let (first_head, row0) = (place.extract(1usize), place.extract(2usize));
+    let first_q = place.extract(3usize);
+    let (len_q, rows_q) = (sizes.extract(0usize), sizes.extract(1usize));
+    let column = UNIT_POS % 4u32;
+    #[unroll]
+    for r in 0..comptime!(2 * shape.m_tiles() as usize) {
+        let row = row0 + ctx.unit_row() + comptime!((16 * (r / 2) + 8 * (r % 2)) as u32);
+        let query = query_of(row, comptime!(shape.pack));
+        let head = head_of(first_head, row, comptime!(shape.pack));
+        let place = (first_q + query) as usize;
+        if query < rows_q {
+            let alive = query < len_q;
+            if column == 0u32 {
+                let to = ctx.lse_layout.base(entry, head) + place * ctx.lse_layout.row;
+                ctx.lse[to] = select(alive, done.lse[r], ctx.neg_inf);
+            }
+            if alive && done.lse[r] >= LOWEST {
+                let to = ctx.out_layout.base(entry, head) + place * ctx.out_layout.row;
+                let line = ptx::global_addr::<Vector<u32, Const<4>>>(&ctx.out[to]);
+                let bytes = comptime!(if shape.codes.is_some() { 16u32 } else { 8u32 });
+                let to = line + (column * bytes) as u64;
+                let factor = done.inverse[r] * value_scale(&*ctx);
+                ptx::bank_part(to, factor, comptime!(r as u32), shape);
+            }
+        }
+    }
+}
+
+/// Scale of the head's values, where they are codes with one scale.
+#[cube]
+fn value_scale(ctx: &PlaneCtx<'_>) -> f32 {
+    if comptime!(ctx.shape.codes == Some(ScaledBy::Head)) {
+        scale_of(&ctx.v_scales, &ctx.pages, 0u32.runtime(), false)
+    } else {
+        1.0f32.runtime()
     }
 }

@@ -28,6 +28,9 @@ pub struct Policy {
     /// Put the query heads that share a key head into the rows of one tile, or do not. Forward
     /// only.
     pub pack: Option<bool>,
+    /// Cubes of the Hopper tier that load K and V once between them, 1 or 2: without an edge that
+    /// moves with the queries or a length of its own, two tiles see the same keys.
+    pub cluster: Option<usize>,
     /// Address with 64 bits although no tensor needs it.
     pub wide: bool,
     /// In `attend_forward`: time the valid blueprints ([`candidates`](super::candidates)) at the first call of a
@@ -43,6 +46,8 @@ pub struct Policy {
 pub enum AttendOp {
     /// out and lse.
     Forward,
+    /// out and lse of few queries against a cache, its keys split over cubes.
+    Decode,
     /// dQ, dK, dV.
     Backward,
 }
@@ -52,6 +57,7 @@ impl AttendOp {
     pub fn name(self) -> &'static str {
         match self {
             AttendOp::Forward => "attend_forward",
+            AttendOp::Decode => "attend_decode",
             AttendOp::Backward => "attend_backward",
         }
     }
@@ -96,9 +102,13 @@ impl AttendKey {
         let x = &self.features;
         let tensors = match self.op {
             AttendOp::Forward => 5,
+            AttendOp::Decode => 5,
             AttendOp::Backward => 8,
         };
-        1 + tensors + x.mask.is_some() as u32 + x.bias as u32 + x.table() as u32
+        // Codes of the unit tier are bound beside stand-ins for k and v, and their scales.
+        let codes = 4 * x.codes.is_some() as u32;
+        let decode = x.split as u32 + x.device_lengths as u32 + x.device_pages as u32 + codes;
+        1 + tensors + x.mask.is_some() as u32 + x.bias as u32 + x.table() as u32 + decode
     }
 }
 
@@ -127,9 +137,12 @@ pub fn select_attend(
         None => {
             // Role splits and faults belong to the unit tier.
             let plain = policy.roles.is_none() && policy.fault.is_none();
-            let fastest = || {
-                select_hopper(key, caps, policy, wide)
-                    .or_else(|_| select_plane(key, caps, policy, wide))
+            let hopper = || select_hopper(key, caps, policy, wide);
+            let plane = || select_plane(key, caps, policy, wide);
+            let fastest = || match key.op {
+                // Few rows leave a warpgroup's products half empty, and many small cubes read faster.
+                AttendOp::Decode => plane().or_else(|_| hopper()),
+                _ => hopper().or_else(|_| plane()),
             };
             match plain.then(fastest) {
                 Some(Ok(blueprint)) => Ok(blueprint),
@@ -192,10 +205,12 @@ fn check_matrix(
 
 /// Query heads in a tile: those of a group where that takes a tenth fewer tiles, since few queries
 /// leave most rows of a tile empty and K and V are then read once for the whole group.
-fn packed_heads(key: &AttendKey, rows: usize, policy: &Policy) -> usize {
+/// `any` says that a group need not divide the rows.
+fn packed_heads(key: &AttendKey, rows: usize, policy: &Policy, any: bool) -> usize {
     let apart = key.s_q.div_ceil(rows).saturating_mul(key.group);
     let together = key.s_q.saturating_mul(key.group).div_ceil(rows);
-    let pays = rows.is_multiple_of(key.group.max(1)) && 10 * together <= 9 * apart;
+    let fits = any || rows.is_multiple_of(key.group.max(1));
+    let pays = fits && 10 * together <= 9 * apart;
     match policy.pack.unwrap_or(pays) {
         true => key.group.max(1),
         false => 1,

@@ -1,6 +1,9 @@
 //! When the plane tier is chosen, and with which tile and how many stages.
 
-use super::{AttendKey, Policy, check_matrix, check_packed_tile, lacks, packed_heads};
+use super::{
+    AttendKey, AttendOp, Policy, check_matrix, check_packed_rows, check_packed_tile, lacks,
+    packed_heads,
+};
 use crate::attention::IssueOrder;
 use crate::error::NotAvailable;
 use crate::launch::{AttendBlueprint, Caps, RoleSplit, TierName};
@@ -13,17 +16,30 @@ pub(super) fn select_plane(
     wide: bool,
 ) -> Result<AttendBlueprint, NotAvailable> {
     check_plane(key, caps)?;
-    let tile = |packed| policy.tile.unwrap_or_else(|| plane_tile(key, caps, packed));
-    let pack = packed_heads(key, tile(false).0, policy);
+    let tile = |packed| {
+        policy.tile.unwrap_or_else(|| match key.op {
+            AttendOp::Decode => decode_tile(key, packed),
+            _ => plane_tile(key, caps, packed),
+        })
+    };
+    let pack = packed_heads(key, tile(false).0, policy, key.op == AttendOp::Decode);
     let (rows, block) = tile(pack > 1);
-    if !matches!(rows, 64 | 128 | 256) || block == 0 || block > 256 || !block.is_multiple_of(16) {
+    if !matches!(rows, 16 | 32 | 64 | 128 | 256)
+        || block == 0
+        || block > 256
+        || !block.is_multiple_of(16)
+    {
         let (limit, takes) = (
             "plane tier's tiles",
-            "64, 128, 256 rows x multiples of 16 keys",
+            "16, 32, 64, 128, 256 rows x multiples of 16 keys",
         );
         return Err(lacks(key, caps, limit, format!("{rows}x{block}"), takes));
     }
-    check_packed_tile(key, caps, rows, pack)?;
+    match key.op {
+        // Queries are copied row by row: a group need not divide the tile.
+        AttendOp::Decode => check_packed_rows(key, caps, pack)?,
+        _ => check_packed_tile(key, caps, rows, pack)?,
+    }
     let order = policy.order.unwrap_or(IssueOrder::Sequential);
     let of = |stages| AttendBlueprint {
         op: key.op,
@@ -38,6 +54,7 @@ pub(super) fn select_plane(
         pack,
         block,
         stages,
+        cluster: 1,
         vector: 8,
         wide,
         folded: key.features.plain() && key.positive_scale,
@@ -45,6 +62,10 @@ pub(super) fn select_plane(
         fault: policy.fault,
     };
     let blueprint = match of(2) {
+        // A block's bytes and a cube's place decide how fast a cache is read, not its products.
+        two if key.op == AttendOp::Decode && order == IssueOrder::Sequential => {
+            decode_stages(two, caps)
+        }
         // Scores ahead read K of one block and V of another.
         two if order == IssueOrder::ScoresAhead || affordable(&two, caps) => two,
         _ => of(1),
@@ -81,6 +102,19 @@ fn check_plane(key: &AttendKey, caps: &Caps) -> Result<(), NotAvailable> {
             "d_v of the plane tier",
         ],
     )?;
+    if key.features.codes.is_some() {
+        // cvt of e4m3x2, and whole chunks of 16 codes.
+        if caps.sm < Some(89) {
+            let limit = "compute capability for e4m3";
+            let sm = caps.sm.unwrap_or(0);
+            return Err(lacks(key, caps, limit, "89 or more", sm));
+        }
+        for (limit, d) in [("d of e4m3 keys", key.d), ("d_v of e4m3 values", key.d_v)] {
+            if !d.is_multiple_of(16) {
+                return Err(lacks(key, caps, limit, d, "multiples of 16"));
+            }
+        }
+    }
     if key.chunks {
         return Ok(());
     }
@@ -125,4 +159,31 @@ fn plane_tile(key: &AttendKey, caps: &Caps, packed: bool) -> (usize, usize) {
         (..=128, _) | (_, 1) => (64, 32),
         _ => (64, 16),
     }
+}
+
+/// Rows and keys of a decode's tile: as few rows as hold the group's queries, up to 64, so that no
+/// plane multiplies rows that do not exist; blocks of about 16 KB of K and V.
+fn decode_tile(key: &AttendKey, packed: bool) -> (usize, usize) {
+    let heads = if packed { key.group } else { 1 };
+    let rows = key.s_q.saturating_mul(heads).next_power_of_two();
+    let x = &key.features;
+    // Codes take half the room, but as many registers.
+    let block = match (key.d + key.d_v, x.band_left) {
+        (..=128, _) => 64,
+        (..=256, false) => 32,
+        _ => 16,
+    };
+    (rows.clamp(16, 64), block)
+}
+
+/// As many stages as leave room for four cubes on a multiprocessor, at least two and at most eight:
+/// the more blocks are under way, the less the memory idles.
+fn decode_stages(blueprint: AttendBlueprint, caps: &Caps) -> AttendBlueprint {
+    let share = (caps.shared_memory / 4).saturating_sub(1024);
+    let of = |stages| AttendBlueprint {
+        stages,
+        ..blueprint
+    };
+    let fits = |stages: &usize| smem_bytes(&of(*stages)) <= share;
+    of((3..=8).rev().find(fits).unwrap_or(2))
 }

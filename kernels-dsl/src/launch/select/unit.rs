@@ -15,7 +15,7 @@ pub(super) fn select_unit(
     let roles = policy.roles.unwrap_or(RoleSplit::None);
     // A row has a unit of its own whatever its head, so packing pays only where it is asked for.
     let pack = match policy.pack {
-        Some(true) if key.op == AttendOp::Forward => key.group.max(1),
+        Some(true) if key.op != AttendOp::Backward => key.group.max(1),
         _ => 1,
     };
     check_packed_rows(key, caps, pack)?;
@@ -34,6 +34,7 @@ pub(super) fn select_unit(
         pack,
         block,
         stages: 0,
+        cluster: 1,
         vector: key.vector.min(caps.vector).max(1),
         wide,
         // Beyond |logit| = 2^30 a folded weight may exceed 1; the unit tier is exact at any size.

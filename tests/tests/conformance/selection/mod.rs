@@ -367,7 +367,7 @@ fn hopper_tiles_follow_the_head_dimension_and_the_band() {
         (blueprint.rows, blueprint.block)
     };
     assert_eq!(tile(64, 64, false), (192, 128));
-    assert_eq!(tile(96, 96, false), (128, 176));
+    assert_eq!(tile(96, 96, false), (128, 128));
     assert_eq!(tile(128, 128, true), (128, 128));
     assert_eq!(tile(192, 128, true), (128, 128));
     assert_eq!(tile(192, 192, false), (128, 112));
@@ -386,6 +386,24 @@ fn hopper_tiles_follow_the_head_dimension_and_the_band() {
         assert_eq!((blueprint.rows, blueprint.block), (128, block));
         features.documents = true;
     }
+    // Cubes share keys on request, and only where all tiles see all keys.
+    let shared = |banded| {
+        let features = LogitFeatures {
+            band_right: banded,
+            ..LogitFeatures::default()
+        };
+        let wanted = AttendKey {
+            features,
+            ..half_key(128, 128)
+        };
+        let policy = Policy {
+            cluster: Some(2),
+            ..forced_hopper()
+        };
+        select(&wanted, h100, policy)
+    };
+    assert_eq!(shared(false).unwrap().cluster, 2);
+    assert_eq!(limit_of(shared(true)).0, "cubes that share keys");
     for (tile, limit) in [
         ((96, 128), "hopper tier's tiles"),
         ((128, 24), "hopper tier's tiles"),

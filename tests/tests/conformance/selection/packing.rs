@@ -55,7 +55,7 @@ fn heads_are_packed_where_that_saves_tiles() {
         ..half_key(128, 128)
     };
     let line = select(&wanted, h200, free).unwrap().to_string();
-    assert!(line.contains("/q128xkv176/st2/vec8/pack8/"), "{line}");
+    assert!(line.contains("/q128xkv128/st2/vec8/pack8/"), "{line}");
 }
 
 #[test]

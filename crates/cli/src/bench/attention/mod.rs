@@ -22,6 +22,19 @@ pub(super) use problem::AttendProblem;
 const ROUNDS: usize = 3;
 
 pub(super) fn run(bench: &mut Bench<'_>) -> Result<()> {
+    run_suite(bench, problems, accuracy::run)
+}
+
+/// The suite `decode`: one query for each head against a cache, in one piece and paged.
+pub(super) fn run_decode(bench: &mut Bench<'_>) -> Result<()> {
+    run_suite(bench, decode_problems, |_, _| Ok(()))
+}
+
+fn run_suite(
+    bench: &mut Bench<'_>,
+    problems: impl Fn(&Bench<'_>, DType) -> Vec<AttendProblem>,
+    accuracy: impl Fn(&mut Bench<'_>, DType) -> Result<()>,
+) -> Result<()> {
     let flush = Flush::new(bench.device);
     let started = Instant::now();
     let mut skipped = 0;
@@ -42,7 +55,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<()> {
             let cleaned = bench.device.client.memory_cleanup();
             cleaned.map_err(|e| Failure::failed(format!("freeing memory: {e:?}")))?;
         }
-        accuracy::run(bench, dtype)?;
+        accuracy(bench, dtype)?;
     }
     match skipped {
         0 => Ok(()),
@@ -55,6 +68,23 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<()> {
 /// Every problem that the device's size of suite holds.
 pub(super) fn problems(bench: &Bench<'_>, dtype: DType) -> Vec<AttendProblem> {
     bench.scaled(problem::small(dtype), problem::large(dtype, bench.seed))
+}
+
+fn decode_problems(bench: &Bench<'_>, dtype: DType) -> Vec<AttendProblem> {
+    match bench.device.is_software() {
+        true => problem::decode_small(dtype),
+        // Graphs are CUDA's.
+        false => problem::decode_large(dtype),
+    }
+}
+
+/// The problems of `decode` on a GPU as JSON.
+pub(super) fn list_decode() -> Vec<Value> {
+    [DType::BF16, DType::F16]
+        .into_iter()
+        .flat_map(problem::decode_large)
+        .map(|problem| problem.to_json())
+        .collect()
 }
 
 /// The suite's problems on a GPU as JSON, as the peers' script takes them.
@@ -102,7 +132,7 @@ fn measure(bench: &mut Bench<'_>, problem: &AttendProblem, flush: &Flush) -> Res
         })
         .collect();
     for lane in &mut lanes {
-        let first = first_call(&lane.ours, client);
+        let first = first_call(&mut lane.ours, client);
         match first {
             Ok(seconds) => lane.first_call_seconds = Some(seconds),
             Err(failure) => lane.failure = Some(failure.to_string()),
@@ -113,7 +143,7 @@ fn measure(bench: &mut Bench<'_>, problem: &AttendProblem, flush: &Flush) -> Res
     for _ in 0..ROUNDS {
         for lane in &mut lanes {
             if lane.failure.is_none() {
-                match round(client, flush, || lane.ours.launch().map(drop)) {
+                match round(client, flush, || lane.ours.repeat()) {
                     Ok(times) => lane.rounds.push(times),
                     Err(failure) => lane.failure = Some(failure.to_string()),
                 }
@@ -136,7 +166,7 @@ fn measure(bench: &mut Bench<'_>, problem: &AttendProblem, flush: &Flush) -> Res
 /// The usual layout, and the other one where a peer is timed in it: a row is compared with peers
 /// of its own layout. Packed sequences have one layout, [s, h, d].
 fn layouts(bench: &Bench<'_>, problem: &AttendProblem) -> Vec<Layout> {
-    let peers = problem.dtype == DType::BF16 && problem.goal().is_none();
+    let peers = problem.dtype == DType::BF16 && problem.has_peers();
     if problem.mask().starts_with("varlen") {
         vec![Layout::Bshd]
     } else if peers && !bench.device.is_software() {
@@ -177,13 +207,16 @@ fn peers_round(
     Ok(())
 }
 
-/// Seconds of the first call: where its blueprint is new to the process, mostly the compiler's.
-fn first_call(ours: &Ours<'_>, client: &cubecl::prelude::Client) -> Result<f64> {
+/// Seconds of the first call: where its blueprint is new to the process, mostly the compiler's. A
+/// graph is captured after it.
+fn first_call(ours: &mut Ours<'_>, client: &cubecl::prelude::Client) -> Result<f64> {
     wait(client)?;
     let started = Instant::now();
     ours.launch()?;
     wait(client)?;
-    Ok(started.elapsed().as_secs_f64())
+    let seconds = started.elapsed().as_secs_f64();
+    ours.capture()?;
+    Ok(seconds)
 }
 
 fn row(bench: &mut Bench<'_>, problem: &AttendProblem, lane: Lane<'_>) -> BenchRow {
@@ -215,6 +248,8 @@ fn row(bench: &mut Bench<'_>, problem: &AttendProblem, lane: Lane<'_>) -> BenchR
         cell: None,
     };
     let (ceiling, least) = match problem.s_q {
+        // A decode reads the cache and writes next to nothing.
+        _ if problem.is_decode() => ("read", row.bytes as f64 / bench.ceilings.read),
         // One query reads every key for two operations a value.
         1 => ("copy", row.bytes as f64 / bench.ceilings.copy),
         _ => ("fma", row.flops as f64 / bench.ceilings.fma),
@@ -267,9 +302,10 @@ fn progress(row: &BenchRow) -> String {
     match &row.failure {
         Some(failure) => format!("{}: {failure}", row.name),
         None => format!(
-            "{}: {:.1} us, {tflops:.1} TFLOP/s",
+            "{}: {:.1} us, {tflops:.1} TFLOP/s, {:.0} GB/s",
             row.name,
-            1e6 * row.median_seconds
+            1e6 * row.median_seconds,
+            row.bytes as f64 / row.median_seconds / 1e9
         ),
     }
 }

@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use cubecl::prelude::Client;
+use cubecl::prelude::CubeElement;
 use cubecl::server::Handle;
 use flashcube::{
-    AttendOptions, Attended, DType, Policy, Tensor, TierName, attend_forward, row_major,
+    AttendOptions, CacheScales, Caps, DType, DecodeOptions, DeviceWords, KvView, PageTable, Policy,
+    Tensor, TierName, attend_decode, attend_forward, plan_decode, row_major,
 };
-use flashcube_catalogue::{Array, Attend, Task};
+use flashcube_catalogue::{Array, Attend, Decode, Task};
 
-use super::problem::{AttendProblem, Form};
+use super::problem::{AttendProblem, Cache, Form};
 use crate::bench::check::{sample, worst_share};
 use crate::bench::draw::{Drawn, decode};
 use crate::bench::measure::{Checked, read};
@@ -63,7 +65,11 @@ impl Inputs {
     pub(super) fn draw(client: &Client, problem: &AttendProblem, seed: u64) -> Self {
         let host = [1, 2, 3].map(|stream| {
             let elements = shape(problem, stream - 1).iter().product();
-            Drawn::normals(problem.dtype, elements, seed ^ stream as u64)
+            let dtype = match stream {
+                1 => problem.dtype,
+                _ => problem.kv_dtype(),
+            };
+            Drawn::normals(dtype, elements, seed ^ stream as u64)
         });
         let device = [0, 1, 2].map(|i| host[i].upload(client, shape(problem, i)).handle);
         let starts = match &problem.form {
@@ -98,6 +104,13 @@ fn shape(problem: &AttendProblem, which: usize) -> [usize; 4] {
     }
 }
 
+/// What a launch gave.
+pub(super) struct Launched {
+    out: Handle,
+    lse: Handle,
+    blueprint: String,
+}
+
 /// A problem ready to launch in one layout.
 pub(super) struct Ours<'a> {
     pub(super) layout: Layout,
@@ -106,6 +119,11 @@ pub(super) struct Ours<'a> {
     client: &'a Client,
     tensors: [Tensor<4>; 3],
     options: AttendOptions<'a>,
+    /// A decode's cache, and where its parts go.
+    cache: Option<(KvView<'static>, Option<Tensor<1>>)>,
+    /// Page of every page of a sequence.
+    pages: Vec<u32>,
+    graph: Option<cubecl::client::Graph>,
 }
 
 impl<'a> Ours<'a> {
@@ -125,7 +143,10 @@ impl<'a> Ours<'a> {
                 problem.dtype,
             )
         };
-        let tensors = [0, 1, 2].map(|i| tensor(&inputs.device[i], shape(problem, i)));
+        let mut tensors = [0, 1, 2].map(|i| tensor(&inputs.device[i], shape(problem, i)));
+        for kv in &mut tensors[1..] {
+            kv.dtype = problem.kv_dtype();
+        }
         let [b, h, s, _] = tensors[0].shape;
         let out = Tensor::empty(client, tensors[0].shape, problem.dtype);
         let mut options = AttendOptions {
@@ -139,18 +160,104 @@ impl<'a> Ours<'a> {
             ..AttendOptions::default()
         };
         match problem.form {
-            Form::Dense => {}
+            Form::Dense | Form::Cache(_) => {}
             Form::Window(left) => options.window_left = Some(left),
             Form::Lengths => options.lengths_kv = Some(&inputs.lengths),
             Form::Packed(_) => options.cu_seqlens = Some((&inputs.starts, &inputs.starts)),
         }
-        Self {
+        let mut ours = Self {
             layout,
             problem,
             inputs,
             client,
             tensors,
             options,
+            cache: None,
+            pages: Vec::new(),
+            graph: None,
+        };
+        if let Form::Cache(cache) = problem.form {
+            ours.prepare(cache);
+        }
+        ours
+    }
+
+    /// The cache of a decode, and memory for its parts, so that a launch allocates nothing. Pages lie in
+    /// the memory of q, k and v as they were drawn, in disorder, and the device alone knows where.
+    fn prepare(&mut self, cache: Cache) {
+        let [_, k, v] = self.tensors.clone();
+        let view = match cache.page {
+            None => KvView::contiguous(k, v),
+            Some(page) => {
+                let [b, h, s, d] = k.shape;
+                let width = s / page;
+                let count = b * width;
+                let step = [7919, 7907, 1]
+                    .into_iter()
+                    .find(|x| !count.is_multiple_of(*x));
+                let place = |i: usize| (i * step.unwrap_or(1) % count) as u32;
+                self.pages = (0..count).map(place).collect();
+                let shape = [count, h, page, d];
+                let pool = |t: Tensor<4>| {
+                    let strides = self.layout.strides(shape);
+                    Tensor::strided(t.handle, shape, strides, 0, t.dtype)
+                };
+                let words = self.client.create_from_slice(u32::as_bytes(&self.pages));
+                // SAFETY: the table names each of the pool's pages once.
+                let words = unsafe { DeviceWords::unchecked(words, 0) };
+                let (k, v) = (pool(k), pool(v));
+                self.tensors[1] = k.clone();
+                self.tensors[2] = v.clone();
+                KvView::paged(k, v, PageTable::device(words, width, width))
+            }
+        };
+        let view = match cache.codes {
+            false => view,
+            true => {
+                let h = self.problem.h_kv;
+                let ones = self.client.create_from_slice(&1f32.to_le_bytes().repeat(h));
+                let scales = || Tensor::contiguous(ones.clone(), [1, h], DType::F32);
+                view.with_scales(CacheScales {
+                    k: scales(),
+                    v: scales(),
+                })
+            }
+        };
+        let caps = Caps::of(self.client);
+        let options = DecodeOptions {
+            attend: self.options.clone(),
+            ..DecodeOptions::default()
+        };
+        // What fails here fails again, and is told, at the launch.
+        let plan = plan_decode(&self.tensors[0], &view, &options, &caps);
+        let elements = plan.ok().flatten().map_or(0, |plan| plan.workspace);
+        let workspace = (elements > 0).then(|| Tensor::empty(self.client, [elements], DType::F32));
+        self.cache = Some((view, workspace));
+    }
+
+    /// Captures the step where the problem asks for it.
+    pub(super) fn capture(&mut self) -> Result<()> {
+        let Form::Cache(Cache { graph: true, .. }) = self.problem.form else {
+            return Ok(());
+        };
+        let failed = |e| Failure::failed(format!("capturing a graph: {e:?}"));
+        self.client.graph_prepare().map_err(failed)?;
+        self.launch()?;
+        self.client.start_capture().map_err(failed)?;
+        let launched = self.launch();
+        let graph = self.client.stop_capture().map_err(failed)?;
+        launched?;
+        self.graph = Some(graph);
+        Ok(())
+    }
+
+    /// A launch, or a replay of the captured one.
+    pub(super) fn repeat(&self) -> Result<()> {
+        match &self.graph {
+            // SAFETY: every tensor that the graph reads or writes is held by `self`.
+            Some(graph) => unsafe { graph.replay() }
+                .map_err(|e| Failure::failed(format!("replaying a graph: {e:?}"))),
+            None => self.launch().map(drop),
         }
     }
 
@@ -163,19 +270,49 @@ impl<'a> Ours<'a> {
         }
     }
 
-    pub(super) fn launch(&self) -> Result<Attended> {
+    pub(super) fn launch(&self) -> Result<Launched> {
         let [q, k, v] = &self.tensors;
-        attend_forward(self.client, q, k, v, &self.options).map_err(Failure::failed)
+        let (out, lse, blueprint) = match &self.cache {
+            Some((cache, workspace)) => {
+                let options = DecodeOptions {
+                    attend: self.options.clone(),
+                    workspace: workspace.clone(),
+                    ..DecodeOptions::default()
+                };
+                let decoded = attend_decode(self.client, q, cache, &options);
+                let decoded = decoded.map_err(Failure::failed)?;
+                let plan = decoded.plan.map(|plan| match plan.split.splits {
+                    1 => plan.blueprint.to_string(),
+                    n => format!("{}/n{n}", plan.blueprint),
+                });
+                (decoded.out, decoded.lse, plan)
+            }
+            None => {
+                let attended = attend_forward(self.client, q, k, v, &self.options);
+                let attended = attended.map_err(Failure::failed)?;
+                let blueprint = attended.blueprint.map(|b| b.to_string());
+                (attended.out, attended.lse, blueprint)
+            }
+        };
+        Ok(Launched {
+            out: out.handle,
+            lse: lse.handle,
+            blueprint: blueprint.unwrap_or_default(),
+        })
     }
 
     /// Launches once more and compares sampled rows, each as a problem of its own: one query over
     /// the keys it sees.
     pub(super) fn check(&self) -> Result<Checked> {
-        let attended = self.launch()?;
+        let launched = self.launch()?;
+        if self.graph.is_some() {
+            // What the replay writes is what is looked at.
+            self.repeat()?;
+        }
         let problem = self.problem;
         let (d, dtype) = (problem.d, problem.dtype);
-        let out = decode(dtype, &read(self.client, &attended.out.handle)?);
-        let lse = decode(DType::F32, &read(self.client, &attended.lse.handle)?);
+        let out = decode(dtype, &read(self.client, &launched.out)?);
+        let lse = decode(DType::F32, &read(self.client, &launched.lse)?);
         let mut worst = 0f64;
         for row in sample(lse.len(), SAMPLED) {
             let (i, head) = (row % problem.s_q, row / problem.s_q);
@@ -190,12 +327,22 @@ impl<'a> Ours<'a> {
             ]);
             let at = self.offset(0, b, h, i);
             let got = [("out", &out[at..at + d]), ("lse", &lse[row..row + 1])];
-            let task = Task::Forward(Attend::plain(1, (1, 1), (1, seen), (d, d)));
+            let attend = Attend::plain(1, (1, 1), (1, seen), (d, d));
+            let task = match self.cache {
+                None => Task::Forward(attend),
+                Some(_) => Task::Decode(Decode {
+                    attend,
+                    page: None,
+                    splits: None,
+                    prefix: 0,
+                    device_tables: false,
+                    codes: None,
+                }),
+            };
             worst = worst.max(worst_share(task, dtype, arrays, &got)?);
         }
-        let blueprint = attended.blueprint.map(|b| b.to_string());
         Ok(Checked {
-            blueprint: blueprint.unwrap_or_default(),
+            blueprint: launched.blueprint,
             worst,
         })
     }
@@ -203,6 +350,11 @@ impl<'a> Ours<'a> {
     /// First element of a row of q (as of out), k or v.
     fn offset(&self, which: usize, b: usize, h: usize, i: usize) -> usize {
         let [sb, sh, ss, _] = self.tensors[which].strides;
+        if which > 0 && !self.pages.is_empty() {
+            let page = self.tensors[which].shape[2];
+            let entry = b * (self.problem.s_kv / page) + i / page;
+            return self.pages[entry] as usize * sb + h * sh + i % page * ss;
+        }
         b * sb + h * sh + i * ss
     }
 

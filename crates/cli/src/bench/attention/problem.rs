@@ -34,6 +34,79 @@ pub(super) enum Form {
     Lengths,
     /// Sequences of these lengths one after the other, b = 1 and s_q = s_kv their sum.
     Packed(Vec<usize>),
+    /// A decode: every sequence's keys lie in a cache.
+    Cache(Cache),
+}
+
+/// Where a decode's keys lie and how it is launched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Cache {
+    /// Rows of a page, in disorder; `None` for one piece.
+    pub(super) page: Option<usize>,
+    /// Launches are replays of a graph that holds the step.
+    pub(super) graph: bool,
+    /// K and V are E4M3 codes.
+    pub(super) codes: bool,
+}
+
+/// (b, h_q, h_kv, s_kv) of decodes, d 128.
+const CACHES: [(usize, usize, usize, usize); 7] = [
+    (1, 32, 8, 131_072),
+    (16, 32, 8, 8192),
+    (64, 32, 8, 4096),
+    (128, 64, 8, 2048),
+    (1, 32, 8, 8192),
+    (8, 32, 8, 512),
+    (32, 16, 1, 8192),
+];
+/// Caches below this many keys take less time than their launches.
+const LAUNCH_BOUND: usize = 1 << 14;
+
+fn cached(
+    dtype: DType,
+    (b, h_q, h_kv, s_kv): (usize, usize, usize, usize),
+    cache: Cache,
+) -> AttendProblem {
+    AttendProblem {
+        h_kv,
+        s_q: 1,
+        form: Form::Cache(cache),
+        ..dense(dtype, (b, h_q, s_kv, 128), false)
+    }
+}
+
+/// Decodes for the host's cores.
+pub(super) fn decode_small(dtype: DType) -> Vec<AttendProblem> {
+    let paged = |page| Cache {
+        page,
+        ..Cache::default()
+    };
+    [None, Some(64)]
+        .map(|page| cached(dtype, (2, 8, 2, 1024), paged(page)))
+        .to_vec()
+}
+
+/// Decodes for a GPU: in one piece and in pages of 64, and as graphs where launches cost as much.
+pub(super) fn decode_large(dtype: DType) -> Vec<AttendProblem> {
+    let mut all = Vec::new();
+    for shape in CACHES {
+        for page in [None, Some(64)] {
+            let plain = Cache {
+                page,
+                ..Cache::default()
+            };
+            all.push(cached(dtype, shape, plain));
+            if shape.0 * shape.3 < LAUNCH_BOUND {
+                let graph = true;
+                all.push(cached(dtype, shape, Cache { graph, ..plain }));
+            }
+            if shape.0 == 64 {
+                let codes = true;
+                all.push(cached(dtype, shape, Cache { codes, ..plain }));
+            }
+        }
+    }
+    all
 }
 
 /// (b, h, s, d) with which peers were measured before.
@@ -152,14 +225,48 @@ impl AttendProblem {
         let form = match self.form {
             Form::Window(left) => format!("/window{left}"),
             Form::Lengths => "/lengths".to_owned(),
+            Form::Cache(Cache { page, graph, codes }) => {
+                let page = page.map(|page| format!("/page{page}")).unwrap_or_default();
+                let codes = if codes { "/e4m3" } else { "" };
+                page + codes + if graph { "/graph" } else { "" }
+            }
             Form::Dense | Form::Packed(_) => String::new(),
         };
-        format!("attend_forward/{}/{sizes}_d{d}{mask}{form}", self.dtype)
+        let kernel = match self.is_decode() {
+            true => "attend_decode",
+            false => "attend_forward",
+        };
+        format!("{kernel}/{}/{sizes}_d{d}{mask}{form}", self.dtype)
     }
 
-    /// What the problem is grouped by: `none`, `causal`, `window`, `varlen` or `varlen causal`.
+    /// Whether the kernel is that of a decode.
+    pub(super) fn is_decode(&self) -> bool {
+        matches!(self.form, Form::Cache(_))
+    }
+
+    /// Element type of k and v.
+    pub(super) fn kv_dtype(&self) -> DType {
+        match self.form {
+            Form::Cache(Cache { codes: true, .. }) => DType::E4M3,
+            _ => self.dtype,
+        }
+    }
+
+    /// Whether some peer takes the problem: a goal against another of our rows stands in where none
+    /// does.
+    pub(super) fn has_peers(&self) -> bool {
+        match self.form {
+            Form::Cache(cache) => cache == Cache::default(),
+            _ => self.goal().is_none(),
+        }
+    }
+
+    /// What the problem is grouped by: `none`, `causal`, `window`, `varlen`, `varlen causal`,
+    /// `decode` or `decode paged`.
     pub(super) fn mask(&self) -> &'static str {
         match (&self.form, self.causal) {
+            (Form::Cache(Cache { page: None, .. }), _) => "decode",
+            (Form::Cache(_), _) => "decode paged",
             (Form::Window(_), _) => "window",
             (Form::Packed(_), true) => "varlen causal",
             (Form::Packed(_), false) => "varlen",
@@ -194,7 +301,7 @@ impl AttendProblem {
     fn scores(&self) -> usize {
         let halved = |scores: usize| if self.causal { scores / 2 } else { scores };
         match &self.form {
-            Form::Dense | Form::Lengths => halved(self.b * self.s_q * self.s_kv),
+            Form::Dense | Form::Lengths | Form::Cache(_) => halved(self.b * self.s_q * self.s_kv),
             Form::Packed(lengths) => halved(lengths.iter().map(|s| s * s).sum()),
             Form::Window(left) => {
                 let seen = |i: usize| (i + 1).min(left + 1);
@@ -212,19 +319,34 @@ impl AttendProblem {
     pub(super) fn bytes(&self) -> u64 {
         let rows = self.b * self.h_q * self.s_q;
         let keys = self.b * self.h_kv * self.s_kv;
-        (2 * (rows + keys) * self.d * self.dtype.size() + 4 * rows) as u64
+        let cached = 2 * keys * self.d * self.kv_dtype().size();
+        (cached + 2 * rows * self.d * self.dtype.size() + 4 * rows) as u64
     }
 
     /// What this problem must gain on another one.
     pub(super) fn goal(&self) -> Option<Goal> {
-        let plain = AttendProblem {
+        let mut plain = AttendProblem {
             form: Form::Dense,
             ..self.clone()
         };
         let at_least = match self.form {
             Form::Window(_) => 4.0,
             Form::Lengths => 0.98,
-            Form::Dense | Form::Packed(_) => return None,
+            Form::Cache(cache) if cache.codes => {
+                plain.form = Form::Cache(Cache {
+                    codes: false,
+                    ..cache
+                });
+                1.7
+            }
+            Form::Cache(cache) if cache.page.is_some() => {
+                plain.form = Form::Cache(Cache {
+                    page: None,
+                    ..cache
+                });
+                0.95
+            }
+            Form::Dense | Form::Packed(_) | Form::Cache(_) => return None,
         };
         Some(Goal {
             against: plain.name(),
@@ -237,7 +359,13 @@ impl AttendProblem {
         let (window, packed) = match &self.form {
             Form::Window(left) => (Some(*left), None),
             Form::Packed(lengths) => (None, Some(lengths)),
-            Form::Dense | Form::Lengths => (None, None),
+            Form::Dense | Form::Lengths | Form::Cache(_) => (None, None),
+        };
+        let cache = match self.form {
+            Form::Cache(Cache { page, graph, codes }) => {
+                json!({"page": page, "graph": graph, "codes": codes})
+            }
+            _ => Value::Null,
         };
         json!({
             "name": self.name(),
@@ -245,7 +373,7 @@ impl AttendProblem {
             "b": self.b, "h_q": self.h_q, "h_kv": self.h_kv,
             "s_q": self.s_q, "s_kv": self.s_kv, "d": self.d,
             "causal": self.causal, "window_left": window, "packed": packed,
-            "lengths": self.form == Form::Lengths,
+            "lengths": self.form == Form::Lengths, "cache": cache,
             "mask": self.mask(), "bytes": self.bytes(), "flops": self.flops(),
         })
     }

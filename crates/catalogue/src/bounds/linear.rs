@@ -1,0 +1,37 @@
+//! Section 8: products with packed weights.
+
+use flashcube::TierName;
+
+use super::{Arithmetic, TINY, U, rows};
+use crate::oracle::Expected;
+use crate::problem::{LinearSizes, Problem};
+
+/// The bounds of y: codes are exact, every group's sum is one of a dot product, is scaled with one
+/// rounding and added with another; parts are added up, and then the bias. `magnitudes` are the
+/// sums of |x w|, and of the bias.
+pub(crate) fn linear(
+    problem: &Problem,
+    sizes: &LinearSizes,
+    exact: Vec<f64>,
+    magnitudes: &[f64],
+) -> Expected {
+    let groups = sizes.k.div_ceil(sizes.group).max(sizes.k.div_ceil(64)) as f64;
+    // Planes along k and cubes of a block, at most.
+    let parts = match problem.tier() {
+        TierName::Unit => 1.0,
+        TierName::Plane | TierName::Hopper => 8.0 + 32.0,
+    };
+    let terms = sizes.group.min(sizes.k) as f64;
+    let relative = Arithmetic::of(problem).dot(terms) + (2.0 * groups + parts + 2.0) * U;
+    let delta: Vec<f64> = magnitudes
+        .iter()
+        .map(|magnitude| relative * magnitude + (sizes.k as f64 + 1.0) * TINY)
+        .collect();
+    let bound = rows(problem, sizes.n, &exact, &delta);
+    Expected {
+        name: "out",
+        shape: vec![sizes.m, sizes.n],
+        exact,
+        bound,
+    }
+}

@@ -1,0 +1,199 @@
+//! Products with packed weights.
+
+use flashcube::{DType, MatmulPolicy, TierName};
+
+use super::Entry;
+use crate::problem::{LinearSizes, Memory, Task, Values};
+
+const HALVES: [DType; 2] = [DType::F16, DType::BF16];
+
+fn entry(feature: &'static str, detail: impl Into<String>, sizes: LinearSizes) -> Entry {
+    Entry::new(feature, detail, Task::Linear(sizes))
+}
+
+fn sizes([m, n, k]: [usize; 3], group: usize) -> LinearSizes {
+    LinearSizes {
+        m,
+        n,
+        k,
+        bits: 4,
+        group,
+        zeros: false,
+        gathered: false,
+        bias: false,
+        policy: MatmulPolicy::default(),
+    }
+}
+
+fn zeros(sizes: LinearSizes) -> LinearSizes {
+    LinearSizes {
+        zeros: true,
+        ..sizes
+    }
+}
+
+/// Every part of a problem that a tier may get wrong, of names that start with the tier's.
+fn shapes(sizes_of: impl Fn([usize; 3], usize) -> LinearSizes) -> Vec<(String, LinearSizes)> {
+    let mut all = Vec::new();
+    for (mnk, group) in [
+        ([1, 64, 64], 64),
+        ([1, 1, 1], 64),
+        ([3, 65, 130], 128),
+        ([8, 96, 96], 32),
+        ([9, 127, 1024], 128),
+        ([16, 128, 576], 64),
+        ([17, 200, 208], 128),
+        ([33, 48, 520], 256),
+        ([70, 136, 320], 64),
+        ([130, 72, 256], 128),
+    ] {
+        let [m, n, k] = mnk;
+        let name = format!("m{m}n{n}k{k}g{group}");
+        all.push((name.clone(), sizes_of(mnk, group)));
+        all.push((format!("{name}_zeros"), zeros(sizes_of(mnk, group))));
+    }
+    // One group for all rows.
+    all.push(("per_channel".into(), sizes_of([5, 80, 200], 256)));
+    for bits in [2, 3, 8] {
+        let of = |mnk| LinearSizes {
+            bits,
+            ..zeros(sizes_of(mnk, 64))
+        };
+        all.push((format!("b{bits}_m2"), of([2, 72, 200])));
+        all.push((format!("b{bits}_m40"), of([40, 72, 200])));
+    }
+    for (detail, mnk, group) in [
+        ("gathered_m1", [1, 64, 256], 64),
+        ("gathered_m37", [37, 72, 300], 32),
+    ] {
+        let gathered = LinearSizes {
+            gathered: true,
+            ..zeros(sizes_of(mnk, group))
+        };
+        all.push((detail.into(), gathered));
+    }
+    for m in [1, 20] {
+        let biased = LinearSizes {
+            bias: true,
+            ..sizes_of([m, 70, 136], 64)
+        };
+        all.push((format!("bias_m{m}"), biased));
+    }
+    all
+}
+
+pub(super) fn entries() -> Vec<Entry> {
+    let mut entries = Vec::new();
+    for (detail, sizes) in shapes(sizes) {
+        let feature = match detail.split('_').next() {
+            Some("gathered") => "gathered",
+            Some("bias") => "bias",
+            Some("b2" | "b3" | "b8") => "bits",
+            _ => "sizes",
+        };
+        entries.push(entry(feature, detail, sizes).all_dtypes());
+    }
+    for (detail, mnk) in [("m0", [0, 64, 64]), ("n0", [3, 0, 64]), ("k0", [3, 70, 0])] {
+        let empty = entry("empty", detail, sizes(mnk, 64));
+        entries.push(empty.memory(Memory::Poisoned));
+    }
+    entries.extend(memories("strides", sizes));
+    entries.extend(distributions("values", sizes));
+    for (feature, tier) in [("plane", TierName::Plane), ("hopper", TierName::Hopper)] {
+        entries.extend(on_matrix_units(feature, tier));
+    }
+    entries
+}
+
+fn memories(
+    feature: &'static str,
+    sizes_of: impl Fn([usize; 3], usize) -> LinearSizes,
+) -> Vec<Entry> {
+    [
+        ("poisoned", Memory::Poisoned),
+        ("offset1", Memory::Offset(1)),
+        ("pad8", Memory::PaddedRows(8)),
+        ("pad5", Memory::PaddedRows(5)),
+    ]
+    .into_iter()
+    .flat_map(|(detail, memory)| {
+        [4, 40].map(|m| {
+            let sizes = LinearSizes {
+                bias: true,
+                ..sizes_of([m, 72, 264], 128)
+            };
+            let entry = entry(feature, format!("{detail}_m{m}"), sizes);
+            entry.memory(memory).dtypes(&HALVES)
+        })
+    })
+    .collect()
+}
+
+fn distributions(
+    feature: &'static str,
+    sizes_of: impl Fn([usize; 3], usize) -> LinearSizes,
+) -> Vec<Entry> {
+    [
+        ("outliers", Values::Outliers),
+        ("large", Values::LargeLogits),
+        ("cancelling", Values::Cancelling),
+    ]
+    .into_iter()
+    .map(|(detail, values)| {
+        let sizes = zeros(sizes_of([6, 80, 1024], 128));
+        entry(feature, detail, sizes).values(values).dtypes(&HALVES)
+    })
+    .collect()
+}
+
+/// The same on a tier of matrix units, and what only they have: parts of the rows of W, several
+/// blocks of each size, rows of blocks asked for.
+fn on_matrix_units(feature: &'static str, tier: TierName) -> Vec<Entry> {
+    let with = |rows: Option<usize>, splits: Option<usize>| {
+        move |mnk: [usize; 3], group: usize| LinearSizes {
+            policy: MatmulPolicy {
+                tier: Some(tier),
+                rows,
+                splits,
+                fault: None,
+            },
+            ..sizes(mnk, group)
+        }
+    };
+    let mut entries = Vec::new();
+    for (detail, sizes) in shapes(with(None, None)) {
+        entries.push(entry(feature, detail, sizes).dtypes(&HALVES));
+    }
+    entries.extend(memories(feature, with(None, None)));
+    entries.extend(distributions(feature, with(None, None)));
+    for splits in [2, 3, 7] {
+        for (m, n, k) in [(4, 200, 4160), (20, 130, 2048), (140, 260, 1100)] {
+            let detail = format!("splits{splits}_m{m}n{n}k{k}");
+            let sizes = zeros(with(None, Some(splits))([m, n, k], 128));
+            let split = entry(feature, detail, sizes).memory(Memory::Poisoned);
+            entries.push(split.dtypes(&HALVES));
+        }
+    }
+    let blocks: &[usize] = match tier {
+        TierName::Hopper => &[16, 32, 64, 128],
+        _ => &[8, 16, 32, 64],
+    };
+    for &rows in blocks {
+        let detail = format!("blocks_of_{rows}");
+        let sizes = with(Some(rows), Some(1))([150, 300, 640], 128);
+        entries.push(entry(feature, detail, sizes).dtypes(&HALVES));
+    }
+    let long = zeros(with(None, None)([33, 1088, 4096], 128));
+    entries.push(
+        entry(feature, "large_m33n1088k4096", long)
+            .dtypes(&HALVES)
+            .long(),
+    );
+    let tall = with(None, None)([70000, 64, 64], 64);
+    entries.push(
+        entry(feature, "tall_m70000n64k64", tall)
+            .dtypes(&HALVES)
+            .long(),
+    );
+    entries
+}

@@ -1,0 +1,158 @@
+//! What the problems of each operation but the forward and the backward consist of.
+
+use flashcube::attention::{RopePairs, ScaledBy};
+use flashcube::{MatmulPolicy, PackFormat};
+
+use crate::problem::Attend;
+
+/// A decode: attention whose keys lie in a cache.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decode {
+    /// Sizes and hooks; s_kv is what a sequence can have.
+    pub attend: Attend,
+    /// Rows of a page; `None` for a cache in one piece. Pages lie in disorder among free ones, and
+    /// whatever no key lies in is NaN.
+    pub page: Option<usize>,
+    /// Parts of the keys; the plan's when absent.
+    pub splits: Option<usize>,
+    /// So many first keys are those of batch entry 0 in every entry, and attended to as one cascade;
+    /// every length is at least as long.
+    pub prefix: usize,
+    /// Lengths and pages are known to the device alone.
+    pub device_tables: bool,
+    /// K and V are E4M3 codes, scaled by powers of two that differ from neighbour to neighbour.
+    pub codes: Option<ScaledBy>,
+}
+
+impl Decode {
+    /// Scale of a key's codes (and, of another head, of its value's): exact in every dtype, so that
+    /// codes times scale is what the reference gets.
+    pub fn scale(&self, sequence: usize, head: usize, key: usize) -> f32 {
+        let step = match (self.codes, self.page) {
+            (None, _) => return 1.0,
+            (Some(ScaledBy::Page), Some(page)) => sequence + 3 * head + 5 * (key / page),
+            (Some(_), _) => 3 * head + 1,
+        };
+        (-((step % 4) as f32)).exp2()
+    }
+}
+
+/// Rows that come behind those of a cache.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Append {
+    /// Key heads.
+    pub h: usize,
+    /// New rows of every sequence, some of them not used.
+    pub s: usize,
+    /// Keys that a sequence can have.
+    pub s_kv: usize,
+    /// Head dimensions of k and v.
+    pub d: (usize, usize),
+    /// Keys of every sequence before.
+    pub lengths: Vec<usize>,
+    /// (first, count) of the new rows of every sequence; all of them when absent.
+    pub rows: Option<Vec<(usize, usize)>>,
+    /// Rows of a page, as in [`Decode`].
+    pub page: Option<usize>,
+    /// Pairs and columns of the rotation.
+    pub rope: Option<(RopePairs, usize)>,
+    /// Lengths and pages are known to the device alone, which counts the new rows.
+    pub device_tables: bool,
+}
+
+impl Append {
+    /// First new row, and number of new rows, of a sequence.
+    pub fn rows_of(&self, sequence: usize) -> (usize, usize) {
+        self.rows
+            .as_ref()
+            .map_or((0, self.s), |rows| rows[sequence])
+    }
+
+    /// Keys of a sequence afterwards.
+    pub fn end(&self, sequence: usize) -> usize {
+        self.lengths[sequence] + self.rows_of(sequence).1
+    }
+}
+
+/// Sizes of a merge: n partials of [b, h, s, d_v].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MergeSizes {
+    /// Partials.
+    pub n: usize,
+    /// Batch entries.
+    pub b: usize,
+    /// Heads.
+    pub h: usize,
+    /// Rows.
+    pub s: usize,
+    /// Head dimension of v.
+    pub d_v: usize,
+    /// Every n-th partial of a row is empty (lse -inf); 0 for none, 1 for all.
+    pub empty: usize,
+}
+
+/// Sizes of a packed weight W [k, n].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PackedSizes {
+    /// Layout.
+    pub format: PackFormat,
+    /// Bits of a code.
+    pub bits: u32,
+    /// Rows of W.
+    pub k: usize,
+    /// Columns of W.
+    pub n: usize,
+    /// Rows that share a scale.
+    pub group: usize,
+    /// Random group index for every row (act-order).
+    pub act_order: bool,
+}
+
+/// Sizes of a product y [m, n] = x [m, k] W.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LinearSizes {
+    /// Rows of x.
+    pub m: usize,
+    /// Columns of W.
+    pub n: usize,
+    /// Columns of x.
+    pub k: usize,
+    /// Bits of a code.
+    pub bits: u32,
+    /// Stored rows that share a scale: 32 or a multiple of 64.
+    pub group: usize,
+    /// Random zero points, else the middle one.
+    pub zeros: bool,
+    /// Rows are stored in random order, with holes.
+    pub gathered: bool,
+    /// A random bias.
+    pub bias: bool,
+    /// What selection is asked for.
+    pub policy: MatmulPolicy,
+}
+
+impl LinearSizes {
+    /// Stored rows.
+    pub fn rows(&self) -> usize {
+        let holes = if self.gathered { 5 } else { 0 };
+        (self.k + holes).next_multiple_of(64)
+    }
+
+    /// Scales, and zero points if there are any.
+    pub fn places(&self) -> usize {
+        self.rows().div_ceil(self.group) * self.n.next_multiple_of(64)
+    }
+}
+
+/// Sizes of a Hadamard transform of rows of n.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HadamardSizes {
+    /// Rows.
+    pub rows: usize,
+    /// Length of a row, a power of two.
+    pub n: usize,
+    /// Random signs.
+    pub signs: bool,
+    /// The inverse transform.
+    pub inverse: bool,
+}

@@ -1,0 +1,109 @@
+//! Saved and loaded as the tensors of a safetensors file.
+
+use super::{QuantizedLinear, VERSION};
+use crate::checkpoint::Checkpoint;
+use crate::error::FormatError;
+use crate::int_weights::QuantShape;
+use crate::write::TensorData;
+
+/// What `tiles` holds: version, bits, k, n, group, groups of the source, stored rows and group.
+const FIELDS: usize = 8;
+
+impl QuantizedLinear {
+    /// The tensors of the linear `prefix`, as [`QuantizedLinear::load`] reads them: `tiles` (i64
+    /// \[version, bits, k, n, group, groups, rows, stored group\]), `words`, `scales`, `sources` and,
+    /// where there are any, `zeros`, `gather`, `g_idx`.
+    ///
+    /// # Errors
+    /// Those of [`QuantizedLinear::validate`].
+    pub fn tensors(&self, prefix: &str) -> Result<Vec<(String, TensorData)>, FormatError> {
+        self.validate()?;
+        let QuantShape {
+            k,
+            n,
+            bits,
+            group,
+            groups,
+        } = self.shape;
+        let fields: Vec<i64> = [bits as usize, k, n, group, groups, self.rows, self.group]
+            .into_iter()
+            .map(|size| size as i64)
+            .collect();
+        let tiles = [&[VERSION][..], &fields].concat();
+        let words = |words: &[u32]| {
+            let words: Vec<i32> = words.iter().map(|&word| word as i32).collect();
+            TensorData::new(&[words.len()], &words)
+        };
+        let places = [self.sources.len(), self.columns()];
+        let mut tensors = vec![
+            ("tiles", TensorData::new(&[FIELDS], &tiles)?),
+            ("words", words(&self.words)?),
+            ("scales", TensorData::new(&places, &self.scales)?),
+            ("sources", words(&self.sources)?),
+        ];
+        if let Some(zeros) = &self.zeros {
+            tensors.push(("zeros", TensorData::new(&places, zeros)?));
+        }
+        for (name, table) in [("gather", &self.gather), ("g_idx", &self.g_idx)] {
+            if let Some(table) = table {
+                tensors.push((name, words(table)?));
+            }
+        }
+        let named = |(name, tensor)| (format!("{prefix}.{name}"), tensor);
+        Ok(tensors.into_iter().map(named).collect())
+    }
+
+    /// Loads the linear `prefix`.
+    ///
+    /// # Errors
+    /// [`FormatError::MissingTensor`] and [`FormatError::WrongDtype`] for the tensors,
+    /// [`FormatError::Unsupported`] for another version, [`FormatError::OutOfRange`] for a negative
+    /// size, those of [`QuantizedLinear::validate`].
+    pub fn load(checkpoint: &Checkpoint, prefix: &str) -> Result<Self, FormatError> {
+        let named = |name: &str| format!("{prefix}.{name}");
+        let tiles = checkpoint.tensor(&named("tiles"))?.with_shape(&[FIELDS])?;
+        let fields = tiles.to_vec::<i64>()?;
+        if fields[0] != VERSION {
+            return Err(FormatError::unsupported(
+                "QuantizedLinear",
+                "version",
+                fields[0],
+                "version 1",
+            ));
+        }
+        let size = |index: usize| {
+            usize::try_from(fields[index]).map_err(|_| FormatError::OutOfRange {
+                tensor: named("tiles"),
+                index,
+                value: fields[index],
+                limit: usize::MAX as u64,
+            })
+        };
+        let shape = QuantShape {
+            bits: u32::try_from(size(1)?).unwrap_or(u32::MAX),
+            k: size(2)?,
+            n: size(3)?,
+            group: size(4)?,
+            groups: size(5)?,
+        };
+        let words = |name: &str| -> Result<Option<Vec<u32>>, FormatError> {
+            let view = checkpoint.optional(&named(name))?;
+            view.map(|view| view.to_words()).transpose()
+        };
+        let needed = |name: &str| checkpoint.tensor(&named(name))?.to_words();
+        let zeros = checkpoint.optional(&named("zeros"))?;
+        let linear = Self {
+            shape,
+            rows: size(6)?,
+            group: size(7)?,
+            words: needed("words")?,
+            scales: checkpoint.tensor(&named("scales"))?.to_vec()?,
+            zeros: zeros.map(|view| view.to_vec()).transpose()?,
+            gather: words("gather")?,
+            sources: needed("sources")?,
+            g_idx: words("g_idx")?,
+        };
+        linear.validate()?;
+        Ok(linear)
+    }
+}

@@ -1,0 +1,115 @@
+//! Where a code lies, and in which order rows are stored.
+
+use crate::error::{FormatError, product};
+use crate::int_weights::IntWeights;
+
+/// Version of the order; files name it.
+pub const VERSION: i64 = 1;
+/// Rows and columns of a tile.
+pub(super) const TILE: usize = 64;
+/// A stored row that stands for none of the source.
+pub(super) const NO_ROW: u32 = u32::MAX;
+
+/// Word and lowest bit of the code of a stored row and column.
+pub(super) fn code_at(row: usize, column: usize, rows: usize, bits: u32) -> (usize, u32) {
+    let tile = column / TILE * (rows / TILE) + row / TILE;
+    let (y, x) = (row % TILE, column % TILE);
+    let lane = x / 16 * 32 + x % 16 / 2 * 4 + y % 8 / 2;
+    let field = y / 16 * 8 + y % 2 * 4 + y % 16 / 8 * 2 + x % 2;
+    let bit = field as u32 * bits;
+    let word = (tile * 128 + lane) * bits as usize + (bit / 32) as usize;
+    (word, bit % 32)
+}
+
+/// Place of a column's scale and zero point in a row of them.
+pub(super) fn place(column: usize) -> usize {
+    let x = column % TILE;
+    column / TILE * TILE + x % 16 / 2 * 8 + x / 16 * 2 + x % 2
+}
+
+/// Which source row and group every stored one is.
+pub(super) struct Order {
+    /// Stored rows.
+    pub(super) rows: usize,
+    /// Stored rows that share a scale.
+    pub(super) group: usize,
+    /// Source row of every stored one, unless it is the same.
+    pub(super) gather: Option<Vec<u32>>,
+    /// Source group of every stored one, then those without rows.
+    pub(super) sources: Vec<u32>,
+}
+
+impl Order {
+    pub(super) fn of(weights: &IntWeights) -> Result<Self, FormatError> {
+        let shape = weights.shape;
+        product("words", &[shape.k, shape.n.next_multiple_of(TILE), 8])?;
+        let whole = shape.is_per_channel() || shape.group == 32 || shape.group.is_multiple_of(TILE);
+        if weights.g_idx.is_some() || !whole {
+            return Self::gathered(weights);
+        }
+        let rows = shape.k.next_multiple_of(TILE);
+        let group = match shape.is_per_channel() {
+            // Rows of padding belong to the last group, whatever its length.
+            true => rows.max(TILE),
+            false => shape.group,
+        };
+        let used = rows.div_ceil(group);
+        // The last tile's second half may lie past every group of 32 rows.
+        let last = shape.groups.saturating_sub(1);
+        let stored = used.max(shape.groups);
+        let sources = (0..stored).map(|group| group.min(last) as u32).collect();
+        Ok(Self {
+            rows,
+            group,
+            gather: None,
+            sources,
+        })
+    }
+
+    /// Groups one behind the other, of as many rows as pads the fewest.
+    fn gathered(weights: &IntWeights) -> Result<Self, FormatError> {
+        let shape = weights.shape;
+        let mut members: Vec<Vec<u32>> = vec![Vec::new(); shape.groups];
+        for row in 0..shape.k {
+            members[weights.group_of(row)].push(row as u32);
+        }
+        let total = |group: usize| -> usize {
+            let stored = members
+                .iter()
+                .map(|m| m.len().div_ceil(group))
+                .sum::<usize>();
+            (stored * group).next_multiple_of(TILE)
+        };
+        let group = [128, 64, 32].into_iter().min_by_key(|&group| total(group));
+        let group = group.unwrap_or(TILE);
+        let rows = total(group);
+        product("words", &[rows, shape.n.next_multiple_of(TILE), 8])?;
+        let mut gather = Vec::with_capacity(rows);
+        let mut sources = Vec::new();
+        for (source, members) in members.iter().enumerate() {
+            gather.extend_from_slice(members);
+            let stored = members.len().div_ceil(group);
+            gather.resize((sources.len() + stored) * group, NO_ROW);
+            sources.resize(sources.len() + stored, source as u32);
+        }
+        gather.resize(rows, NO_ROW);
+        let last = sources.last().copied().unwrap_or(0);
+        sources.resize(rows.div_ceil(group), last);
+        let unused = members.iter().enumerate().filter(|(_, m)| m.is_empty());
+        sources.extend(unused.map(|(source, _)| source as u32));
+        Ok(Self {
+            rows,
+            group,
+            gather: Some(gather),
+            sources,
+        })
+    }
+
+    /// The source's row of a stored one; it may lie past the last.
+    pub(super) fn source(&self, row: usize) -> Option<usize> {
+        match &self.gather {
+            None => Some(row),
+            Some(gather) => (gather[row] != NO_ROW).then_some(gather[row] as usize),
+        }
+    }
+}

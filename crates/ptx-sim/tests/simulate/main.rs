@@ -1,0 +1,8 @@
+//! Kernels that NVRTC and Triton compiled, run on the CPU.
+#![allow(missing_docs)]
+
+mod attention;
+mod faults;
+mod ours;
+mod triton;
+mod values;

@@ -1,0 +1,16 @@
+//! Products with packed weights on the Hopper tier: weights are wgmma's left operand in registers, 64
+//! columns of W at a time, and rows of x its right one in shared memory. A producer thread brings
+//! x by TMA and codes, scales and zero points by bulk copies; two consumer warpgroups unpack and
+//! multiply, one while the other waits or scales.
+
+mod arrange;
+mod kernel;
+mod ptx;
+mod shape;
+mod store;
+mod tier;
+
+pub use arrange::*;
+pub use kernel::*;
+pub use shape::*;
+pub use tier::*;

@@ -1,0 +1,226 @@
+//! The loop's operations on the Hopper tier: the producer's loads, the consumers' products.
+
+use core::marker::PhantomData;
+
+use cubecl::prelude::*;
+
+use super::shape::PARTS;
+use super::{HopperMatmulShape, ptx};
+use crate::arch::hopper::operands::descriptor_k_major;
+use crate::arch::hopper::ptx as hopper;
+use crate::arch::plane::{load_word, pairs};
+use crate::quant::{Loader, MatmulSizes, MatmulTier, TILE, WorkUnit};
+
+/// Where the units of a cube find their operands.
+#[derive(CubeType)]
+pub struct HopperMatmul<'a> {
+    /// Sizes.
+    pub sizes: &'a MatmulSizes,
+    /// Tensor map of x.
+    pub x_map: u64,
+    /// Global addresses of the codes, scales and zero points.
+    pub words_from: u64,
+    /// See `words_from`.
+    pub scales_from: u64,
+    /// See `words_from`.
+    pub zeros_from: u64,
+    /// Shared address of the first stage.
+    pub smem: u32,
+    /// k-blocks that have passed this role.
+    pub pos: u32,
+    /// First row of x and y of the block, and its first column block.
+    pub row0: u32,
+    /// See `row0`.
+    pub n_tile: u32,
+    /// Consumer warpgroup.
+    pub wg: u32,
+    /// Comptime shape.
+    #[cube(comptime)]
+    pub shape: HopperMatmulShape,
+}
+
+#[cube]
+impl<'a> HopperMatmul<'a> {
+    /// Goes to the next block.
+    pub(super) fn visit(&mut self, unit: &WorkUnit) {
+        self.row0 = unit.m_block * comptime!(self.shape.rows);
+        self.n_tile = unit.n_block * comptime!(self.shape.tiles_n());
+    }
+    fn slot(&self) -> u32 {
+        self.pos % comptime!(self.shape.stages)
+    }
+    fn parity(&self) -> u32 {
+        self.pos / comptime!(self.shape.stages) % 2u32
+    }
+    fn stage(&self) -> u32 {
+        self.smem + self.slot() * comptime!(self.shape.stage_bytes())
+    }
+    fn full(&self) -> u32 {
+        self.smem + comptime!(self.shape.bars_at()) + self.slot() * 8u32
+    }
+    fn empty(&self) -> u32 {
+        self.full() + comptime!(8 * self.shape.stages)
+    }
+
+    /// K-block `j` into the next stage, by one thread, once the consumers are done with what was in
+    /// it. Column blocks past the last do not come: what their stages hold is never stored.
+    fn load_block(&self, j: u32) {
+        let shape = comptime!(self.shape);
+        let (stage, full) = (self.stage(), self.full());
+        hopper::mbar_wait(self.empty(), self.parity() ^ 1u32);
+        let tiles = (self.sizes.n_tiles - self.n_tile).min(comptime!(shape.tiles_n()).runtime());
+        let bytes = comptime!(shape.x_bytes()) + tiles * comptime!(shape.tile_arrival());
+        hopper::mbar_expect(full, bytes);
+        let words = stage + comptime!(shape.words_at());
+        let tile_bytes = comptime!(shape.tiles.tile_bytes());
+        #[unroll]
+        for t in 0..comptime!(shape.tiles_n()) {
+            if t < tiles {
+                let tile = (self.n_tile + t) as u64 * self.sizes.k_tiles as u64 + j as u64;
+                let from = self.words_from + tile * tile_bytes as u64;
+                ptx::bulk_load(words + comptime!(t * tile_bytes), from, tile_bytes, full);
+            }
+        }
+        #[unroll]
+        for half in 0..comptime!(shape.tiles.groups()) {
+            let row = self.sizes.group_of(j, half) as u64 * (self.sizes.n_tiles * TILE) as u64
+                + (self.n_tile * TILE) as u64;
+            let scales = stage + comptime!(shape.scales_at() + half * shape.scale_row());
+            ptx::bulk_load(scales, self.scales_from + row * 2u64, tiles * 128u32, full);
+            if comptime!(shape.tiles.zeros) {
+                let zeros = stage + comptime!(shape.zeros_at() + half * shape.zero_row());
+                ptx::bulk_load(zeros, self.zeros_from + row, tiles * 64u32, full);
+            }
+        }
+        ptx::tma_load_2d(stage, self.x_map, (j * TILE) as i32, self.row0 as i32, full);
+    }
+}
+
+/// A lane's part of a column block.
+#[derive(CubeType)]
+pub struct HopperBlock {
+    /// `[bits]`.
+    pub words: Array<u32>,
+    /// `[groups]`: f16 scales of the even and the odd column.
+    pub scales: Array<u32>,
+    /// `[groups]`: zero points of the even and the odd column.
+    pub zeros: Array<u32>,
+}
+
+/// Sums in named registers.
+#[derive(CubeType)]
+pub struct NamedSums {}
+
+/// The Hopper tier with codes of `L`.
+pub struct HopperMatmulTier<'a, L>(PhantomData<(&'a (), L)>);
+
+#[cube]
+impl<'a, L: Loader> MatmulTier for HopperMatmulTier<'a, L> {
+    type Ctx = HopperMatmul<'a>;
+    type Block = HopperBlock;
+    type Weights = Vector<u32, Const<4>>;
+    type Sums = NamedSums;
+    type Acc = NamedSums;
+
+    fn parts(_ctx: &HopperMatmul<'a>) -> comptime_type!(usize) {
+        PARTS as usize
+    }
+    fn begin(_ctx: &mut HopperMatmul<'a>, _start: u32, _end: u32) {}
+    fn load(ctx: &mut HopperMatmul<'a>, j: u32, _end: u32) {
+        ctx.load_block(j);
+        ctx.pos += 1u32;
+    }
+    fn receive(ctx: &mut HopperMatmul<'a>, _j: u32) {
+        hopper::mbar_wait(ctx.full(), ctx.parity());
+    }
+
+    fn open(ctx: &mut HopperMatmul<'a>, _j: u32, #[comptime] part: usize) -> HopperBlock {
+        let shape = comptime!(ctx.shape);
+        let (groups, bits) = comptime!((shape.tiles.groups() as usize, shape.tiles.bits as usize));
+        let (lane, warp) = (UNIT_POS % 32u32, UNIT_POS % 128u32 / 32u32);
+        let tile = ctx.wg * PARTS + comptime!(part as u32);
+        let stage = ctx.stage();
+        let words_at = stage
+            + comptime!(shape.words_at())
+            + tile * comptime!(shape.tiles.tile_bytes())
+            + warp * comptime!(shape.tiles.strip_bytes())
+            + lane * comptime!(4 * shape.tiles.bits);
+        let mut words = Array::<u32>::new(bits);
+        crate::arch::plane::lane_words(&mut words, words_at, 0usize, bits);
+        let column = tile * 64u32 + lane / 4u32 * 8u32 + warp * 2u32;
+        let mut scales = Array::<u32>::new(groups);
+        let mut zeros = Array::<u32>::new(groups);
+        #[unroll]
+        for g in 0..groups {
+            let row = comptime!(g as u32 * shape.scale_row() + shape.scales_at());
+            scales[g] = load_word(stage + row + column * 2u32);
+            if comptime!(shape.tiles.zeros) {
+                // A word holds the zero points of two warps.
+                let row = comptime!(g as u32 * shape.zero_row() + shape.zeros_at());
+                let word = load_word((stage + row + column) & 0xFFFF_FFFCu32);
+                zeros[g] = word >> (warp % 2u32 * 16u32);
+            }
+        }
+        HopperBlock {
+            words,
+            scales,
+            zeros,
+        }
+    }
+
+    fn unpack(
+        ctx: &HopperMatmul<'a>,
+        block: &HopperBlock,
+        #[comptime] step: usize,
+        #[comptime] group: usize,
+    ) -> Vector<u32, Const<4>> {
+        let tiles = comptime!(ctx.shape.tiles);
+        let ty = comptime!(ctx.shape.ty);
+        let zeros = crate::arch::plane::column_zeros::<L>(&block.zeros, group, tiles, ty);
+        L::fragment(
+            &block.words,
+            &zeros,
+            0usize,
+            step,
+            comptime!(tiles.bits),
+            ty,
+        )
+    }
+
+    fn issue(
+        ctx: &mut HopperMatmul<'a>,
+        weights: &Vector<u32, Const<4>>,
+        _sums: &mut NamedSums,
+        _j: u32,
+        #[comptime] step: usize,
+        #[comptime] accumulate: bool,
+    ) {
+        let x = descriptor_k_major(ctx.stage() + comptime!(32 * step as u32));
+        ptx::issue(*weights, x, accumulate, comptime!(ctx.shape));
+    }
+
+    fn rescale(
+        ctx: &mut HopperMatmul<'a>,
+        block: &HopperBlock,
+        _sums: &mut NamedSums,
+        _acc: &mut NamedSums,
+        #[comptime] part: usize,
+        #[comptime] group: usize,
+    ) {
+        let scale = pairs::widen(block.scales[group]);
+        ptx::finish();
+        ptx::rescale(
+            scale.extract(0usize),
+            scale.extract(1usize),
+            comptime!(part as u32),
+            comptime!(ctx.shape),
+        );
+    }
+    /// Each warp gives the stage back for itself.
+    fn release(ctx: &mut HopperMatmul<'a>, _j: u32) {
+        if UNIT_POS_PLANE == 0u32 {
+            hopper::mbar_arrive(ctx.empty());
+        }
+        ctx.pos += 1u32;
+    }
+}

@@ -1,0 +1,43 @@
+//! Arithmetic on two 16-bit floats in one register.
+
+use cubecl::prelude::*;
+
+use crate::arch::hopper::ptx::{pack2, val};
+
+/// `(word & mask) | magic` in one instruction, which the compiler makes two of [PTX 9.7.8.7].
+#[cube]
+pub fn select_bits(word: u32, mask: u32, magic: u32) -> u32 {
+    let o: u32;
+    gpu_asm!("lop3.b32 {o}, {a}, {b}, {c}, 0xEA;", o = out(_) o, a = in(_) val::<u32>(word), b = in(_) val::<u32>(mask), c = in(_) val::<u32>(magic), options(pure, nomem));
+    o
+}
+
+/// a - b in f16 [PTX 9.7.4.2].
+#[cube]
+pub fn sub(a: u32, b: u32) -> u32 {
+    let o: u32;
+    gpu_asm!("sub.rn.f16x2 {o}, {a}, {b};", o = out(_) o, a = in(_) val::<u32>(a), b = in(_) val::<u32>(b), options(pure, nomem));
+    o
+}
+
+/// a * b + c in `ty`, "f16" or "bf16" [PTX 9.7.4.4].
+#[cube]
+pub fn fma(a: u32, b: u32, c: u32, #[comptime] ty: &'static str) -> u32 {
+    let o: u32;
+    gpu_asm!("fma.rn.{t}x2 {o}, {a}, {b}, {c};", o = out(_) o, a = in(_) val::<u32>(a), b = in(_) val::<u32>(b), c = in(_) val::<u32>(c), t = const ty, options(pure, nomem));
+    o
+}
+
+/// (low, high) rounded to `ty`.
+#[cube]
+pub fn round(low: f32, high: f32, #[comptime] ty: &'static str) -> u32 {
+    pack2(low, high, ty)
+}
+
+/// The two f16 of a register in f32.
+#[cube]
+pub fn widen(pair: u32) -> Vector<f32, Const<2>> {
+    let o: Vector<f32, Const<2>>;
+    gpu_asm!("{{ .reg .b16 l, h; mov.b32 {{l, h}}, {a}; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h; }} // {o}", o = out(_) o, a = in(_) val::<u32>(pair), options(pure, nomem));
+    o
+}

@@ -1,0 +1,171 @@
+//! Every comptime choice of a product with packed weights, and what a caller may ask of it.
+
+use core::fmt;
+
+use crate::arch::hopper::HopperMatmulShape;
+use crate::arch::plane::PlaneMatmulShape;
+use crate::launch::{DType, TierName};
+use crate::quant::WeightTiles;
+
+/// What the caller wants of selection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct MatmulPolicy {
+    /// Only this tier will do.
+    pub tier: Option<TierName>,
+    /// Rows of x of a block, where the tier leaves a choice.
+    pub rows: Option<usize>,
+    /// Parts that the rows of W are dealt out to; their sums are added in a fixed order.
+    pub splits: Option<usize>,
+    /// Sabotage for the conformance suite; see [`MatmulFault`].
+    pub fault: Option<MatmulFault>,
+}
+
+/// A deliberate error in the unit tier's kernel, which the conformance suite must be able to see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum MatmulFault {
+    /// Every group is scaled by the first one's scales.
+    ScaleOfFirstGroup,
+    /// Zero points are one too large.
+    ZeroPointOffByOne,
+    /// The two columns of a lane are exchanged.
+    ColumnsSwapped,
+    /// The last 64 rows of W are not multiplied.
+    LastTileDropped,
+    /// Rows stored in another order multiply the columns of x in x's own.
+    GatherIgnored,
+    /// The bias is left out.
+    BiasDropped,
+}
+
+impl MatmulFault {
+    /// All of them.
+    pub const ALL: [MatmulFault; 6] = [
+        MatmulFault::ScaleOfFirstGroup,
+        MatmulFault::ZeroPointOffByOne,
+        MatmulFault::ColumnsSwapped,
+        MatmulFault::LastTileDropped,
+        MatmulFault::GatherIgnored,
+        MatmulFault::BiasDropped,
+    ];
+}
+
+impl fmt::Display for MatmulFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            MatmulFault::ScaleOfFirstGroup => "scale-of-first-group",
+            MatmulFault::ZeroPointOffByOne => "zero-point-off-by-one",
+            MatmulFault::ColumnsSwapped => "columns-swapped",
+            MatmulFault::LastTileDropped => "last-tile-dropped",
+            MatmulFault::GatherIgnored => "gather-ignored",
+            MatmulFault::BiasDropped => "bias-dropped",
+        })
+    }
+}
+
+/// Comptime choices of a product with packed weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct MatmulBlueprint {
+    /// Tier.
+    pub tier: TierName,
+    /// Dtype of x, bias and y.
+    pub dtype: DType,
+    /// How the weights are stored.
+    pub tiles: WeightTiles,
+    /// Rows of x of a block.
+    pub rows: usize,
+    /// Columns of W of a block.
+    pub columns: usize,
+    /// Tiles along k of a k-block.
+    pub depth: usize,
+    /// k-blocks in flight.
+    pub stages: usize,
+    /// Rows of x consist of aligned chunks of 16 bytes.
+    pub chunks: bool,
+    /// n is even and rows of y consist of aligned pairs of elements.
+    pub pairs: bool,
+    /// Some rows of W are summed apart from others.
+    pub split: bool,
+    /// 64-bit addressing.
+    pub wide: bool,
+    /// Sabotage.
+    pub fault: Option<MatmulFault>,
+}
+
+impl MatmulBlueprint {
+    /// What matrix instructions call the dtype.
+    fn ptx_type(&self) -> &'static str {
+        match self.dtype {
+            DType::F16 => "f16",
+            _ => "bf16",
+        }
+    }
+
+    pub(crate) fn plane_shape(&self) -> PlaneMatmulShape {
+        PlaneMatmulShape {
+            rows: self.rows as u32,
+            columns: self.columns as u32,
+            planes_k: self.depth as u32,
+            stages: self.stages as u32,
+            tiles: self.tiles,
+            chunks: self.chunks,
+            split: self.split,
+            ty: self.ptx_type(),
+        }
+    }
+
+    pub(crate) fn hopper_shape(&self) -> HopperMatmulShape {
+        HopperMatmulShape {
+            rows: self.rows as u32,
+            stages: self.stages as u32,
+            tiles: self.tiles,
+            split: self.split,
+            pairs: self.pairs,
+            ty: self.ptx_type(),
+        }
+    }
+
+    /// Units of a cube.
+    pub fn units(&self) -> usize {
+        match self.tier {
+            TierName::Unit => self.columns,
+            TierName::Plane => self.plane_shape().units() as usize,
+            TierName::Hopper => self.hopper_shape().units() as usize,
+        }
+    }
+}
+
+impl fmt::Display for MatmulBlueprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let WeightTiles {
+            bits,
+            zeros,
+            halves,
+            gathered,
+        } = self.tiles;
+        let (tier, dtype) = (self.tier, self.dtype);
+        let (rows, columns, depth) = (self.rows, self.columns, 64 * self.depth);
+        write!(
+            f,
+            "w4a16/{tier}/{dtype}/b{bits}/m{rows}xn{columns}xk{depth}"
+        )?;
+        if self.stages > 0 {
+            write!(f, "/st{}", self.stages)?;
+        }
+        let tags = [
+            (zeros, "zeros"),
+            (halves, "g32"),
+            (gathered, "gathered"),
+            (!self.chunks && self.tier == TierName::Plane, "scalar-x"),
+            (!self.chunks && self.tier == TierName::Hopper, "arranged-x"),
+            (self.split, "split"),
+            (self.wide, "wide"),
+        ];
+        for (_, tag) in tags.into_iter().filter(|(on, _)| *on) {
+            write!(f, "/{tag}")?;
+        }
+        match self.fault {
+            Some(fault) => write!(f, "/FAULT-{fault}"),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! The launches of a product, one per tier.
+
+use cubecl::prelude::{BufferArg, Client, CubeCount, CubeDim};
+use cubecl::server::Handle;
+
+use super::select::COUNTERS;
+use super::{LinearWeights, MatmulBlueprint, MatmulFault};
+use crate::arch::fma::matmul_quantized_fma;
+use crate::arch::hopper::{arrange_x, matmul_quantized_hopper};
+use crate::arch::plane::matmul_quantized_plane;
+use crate::error::Error;
+use crate::launch::{
+    Caps, Tensor, TierName, address, buffer, check_launch, counters, spread, tensor_map,
+};
+use crate::quant::{MatmulSizesLaunch, TILE};
+
+/// A checked product with its blueprint.
+pub(super) struct MatmulCall<'a> {
+    pub(super) client: &'a Client,
+    pub(super) caps: &'a Caps,
+    pub(super) weights: &'a LinearWeights,
+    pub(super) bias: Option<&'a Tensor<1>>,
+    pub(super) blueprint: MatmulBlueprint,
+    pub(super) splits: usize,
+}
+
+impl MatmulCall<'_> {
+    pub(super) fn launch(&self, x: &Tensor<2>, out: &Tensor<2>) -> Result<(), Error> {
+        let x = x.bindable(self.client);
+        match self.blueprint.tier {
+            TierName::Unit => self.unit(&x, out)?,
+            TierName::Plane => self.plane(&x, out)?,
+            TierName::Hopper => self.hopper(&x, out)?,
+        }
+        check_launch(self.client, self.caps, &self.blueprint, [&out.handle])
+    }
+
+    /// Blocks of rows of x and of columns of W.
+    fn blocks(&self, x: &Tensor<2>) -> (usize, usize) {
+        let MatmulBlueprint { rows, columns, .. } = self.blueprint;
+        (x.shape[0].div_ceil(rows), self.weights.n.div_ceil(columns))
+    }
+
+    fn sizes(&self, x: &Tensor<2>, out: &Tensor<2>) -> MatmulSizesLaunch {
+        let weights = self.weights;
+        let (m_blocks, n_blocks) = self.blocks(x);
+        let group = match self.blueprint.fault {
+            Some(MatmulFault::ScaleOfFirstGroup) => usize::MAX,
+            _ => weights.group,
+        };
+        MatmulSizesLaunch::new(
+            x.shape[0] as u32,
+            weights.n as u32,
+            weights.k as u32,
+            (weights.rows / TILE as usize) as u32,
+            (weights.columns() / TILE as usize) as u32,
+            (group / 32).min(u32::MAX as usize) as u32,
+            m_blocks as u32,
+            n_blocks as u32,
+            self.splits as u32,
+            x.offset,
+            x.strides[0],
+            out.offset,
+            out.strides[0],
+            self.bias.map_or(0, |bias| bias.offset),
+        )
+    }
+
+    fn bias(&self) -> Option<&Tensor<1>> {
+        match self.blueprint.fault {
+            Some(MatmulFault::BiasDropped) => None,
+            _ => self.bias,
+        }
+    }
+
+    fn unit(&self, x: &Tensor<2>, out: &Tensor<2>) -> Result<(), Error> {
+        let (weights, blueprint) = (self.weights, self.blueprint);
+        let total = self.blocks(x).0 * weights.n;
+        let cubes = spread(
+            "matmul_quantized",
+            total.div_ceil(blueprint.units()),
+            self.caps,
+        )?;
+        // SAFETY: `LinearWeights::check` found every buffer long enough for its sizes, x and out were
+        // checked against theirs, and units past the last block do nothing.
+        unsafe {
+            matmul_quantized_fma::launch_unchecked(
+                self.client,
+                cubes,
+                CubeDim::new_1d(blueprint.units() as u32),
+                address(blueprint.wide),
+                buffer(x, 1),
+                words(self.client, &weights.words),
+                words(self.client, &weights.scales),
+                weights.zeros.as_ref().map(|z| words(self.client, z)).into(),
+                weights
+                    .gather
+                    .as_ref()
+                    .map(|g| words(self.client, g))
+                    .into(),
+                self.bias().map(|bias| buffer(bias, 1)).into(),
+                buffer(out, 1),
+                self.sizes(x, out),
+                blueprint,
+                blueprint.dtype.elem(),
+            );
+        }
+        Ok(())
+    }
+
+    /// Where cubes of a block leave their sums, and the counters they meet at.
+    fn shared_sums(&self, blocks: usize) -> (Handle, Handle) {
+        let MatmulBlueprint { rows, columns, .. } = self.blueprint;
+        let bytes = match self.blueprint.split {
+            true => 4 * blocks * self.splits * rows * columns,
+            false => 16,
+        };
+        (self.client.empty(bytes), counters(self.client, COUNTERS))
+    }
+
+    fn plane(&self, x: &Tensor<2>, out: &Tensor<2>) -> Result<(), Error> {
+        let (weights, blueprint) = (self.weights, self.blueprint);
+        let (m_blocks, n_blocks) = self.blocks(x);
+        let blocks = m_blocks * n_blocks;
+        let cubes = spread("matmul_quantized", blocks * self.splits, self.caps)?;
+        let (sums, counters) = self.shared_sums(blocks);
+        // SAFETY: as above; the counters belong to the client's stream, on which launches follow
+        // one another, and `sums` holds a block for every cube.
+        unsafe {
+            matmul_quantized_plane::launch_unchecked(
+                self.client,
+                cubes,
+                CubeDim::new_1d(blueprint.units() as u32),
+                address(blueprint.wide),
+                buffer(x, 1),
+                words(self.client, &weights.words),
+                words(self.client, &weights.scales),
+                weights.zeros.as_ref().map(|z| words(self.client, z)).into(),
+                weights
+                    .gather
+                    .as_ref()
+                    .map(|g| words(self.client, g))
+                    .into(),
+                self.bias().map(|bias| buffer(bias, 1)).into(),
+                buffer(out, 1),
+                words(self.client, &sums),
+                BufferArg::from_raw_parts(counters, COUNTERS),
+                self.sizes(x, out),
+                blueprint,
+                blueprint.dtype.elem(),
+            );
+        }
+        Ok(())
+    }
+
+    fn hopper(&self, x: &Tensor<2>, out: &Tensor<2>) -> Result<(), Error> {
+        let (weights, blueprint) = (self.weights, self.blueprint);
+        let arranged;
+        let lined = match blueprint.chunks {
+            true => x,
+            false => {
+                arranged = self.arrange(x, out)?;
+                &arranged
+            }
+        };
+        let (m_blocks, n_blocks) = self.blocks(x);
+        let blocks = m_blocks * n_blocks;
+        let cubes = self.caps.multiprocessors.unwrap_or(132) as usize;
+        let cubes = cubes.min(blocks * self.splits) as u32;
+        let (sums, counters) = self.shared_sums(blocks);
+        // SAFETY: as above; rows of x past its shape arrive as zeros and are not stored.
+        unsafe {
+            matmul_quantized_hopper::launch_unchecked(
+                self.client,
+                CubeCount::Static(cubes, 1, 1),
+                CubeDim::new_1d(blueprint.units() as u32),
+                address(blueprint.wide),
+                tensor_map(lined, [blueprint.rows, TILE as usize]),
+                words(self.client, &weights.words),
+                words(self.client, &weights.scales),
+                weights.zeros.as_ref().map(|z| words(self.client, z)).into(),
+                self.bias().map(|bias| buffer(bias, 1)).into(),
+                buffer(out, 1),
+                words(self.client, &sums),
+                BufferArg::from_raw_parts(counters, COUNTERS),
+                self.sizes(x, out),
+                blueprint,
+                blueprint.dtype.elem(),
+            );
+        }
+        Ok(())
+    }
+
+    /// x [m, rows] in the order of the stored rows of W.
+    fn arrange(&self, x: &Tensor<2>, out: &Tensor<2>) -> Result<Tensor<2>, Error> {
+        let weights = self.weights;
+        let arranged = Tensor::empty(self.client, [x.shape[0], weights.rows], x.dtype);
+        let chunks = arranged.elements() / 8;
+        if chunks == 0 {
+            return Ok(arranged);
+        }
+        let cubes = spread("matmul_quantized", chunks.div_ceil(UNITS), self.caps)?;
+        // SAFETY: `arranged` holds 8 elements for every unit with a chunk; x was checked against its
+        // buffer, and only its columns are read.
+        unsafe {
+            arrange_x::launch_unchecked(
+                self.client,
+                cubes,
+                CubeDim::new_1d(UNITS as u32),
+                address(self.blueprint.wide),
+                buffer(x, 1),
+                weights
+                    .gather
+                    .as_ref()
+                    .map(|g| words(self.client, g))
+                    .into(),
+                buffer(&arranged, 8),
+                self.sizes(x, out),
+            );
+        }
+        Ok(arranged)
+    }
+}
+
+/// Units of a cube that arranges x.
+const UNITS: usize = 256;
+
+/// The buffer in whole words, or a stand-in for an empty one, which kernels never read.
+///
+/// # Safety
+/// The kernel reads no further than the buffer's sizes say.
+unsafe fn words(client: &Client, handle: &Handle) -> BufferArg {
+    let len = handle.size_in_used() as usize / 4;
+    if len == 0 {
+        let stand_in = client.empty(16);
+        // SAFETY: 16 bytes are 4 words.
+        return unsafe { BufferArg::from_raw_parts(stand_in, 4) };
+    }
+    // SAFETY: the length is the buffer's own.
+    unsafe { BufferArg::from_raw_parts(handle.clone(), len) }
+}

@@ -1,0 +1,271 @@
+//! (problem, caps, policy) -> blueprint and number of splits, pure.
+
+use super::{LinearWeights, MatmulBlueprint, MatmulPolicy};
+use crate::error::NotAvailable;
+use crate::launch::{Caps, DType, Tensor, TierName, check_dtype, check_reach, cube_units};
+use crate::quant::{TILE, WeightTiles};
+
+/// Blocks that may be summed in parts: one counter each.
+pub(super) const COUNTERS: usize = 4096;
+
+/// The facts of a product that a blueprint depends on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct MatmulKey {
+    /// Dtype of x, bias and y.
+    pub dtype: DType,
+    /// Rows of x.
+    pub m: usize,
+    /// Columns of W.
+    pub n: usize,
+    /// Stored rows of W.
+    pub rows: usize,
+    /// How the weights are stored.
+    pub tiles: WeightTiles,
+    /// Rows of x consist of aligned chunks of 16 bytes.
+    pub chunks: bool,
+    /// n is even and rows of y consist of aligned pairs of elements.
+    pub pairs: bool,
+    /// Largest element index of any tensor.
+    pub reach: usize,
+}
+
+impl MatmulKey {
+    pub(super) fn of(x: &Tensor<2>, out: &Tensor<2>, weights: &LinearWeights) -> Self {
+        let words = weights.rows * weights.columns() / 32 * weights.bits as usize;
+        Self {
+            dtype: x.dtype,
+            m: x.shape[0],
+            n: weights.n,
+            rows: weights.rows,
+            tiles: weights.tiles(),
+            chunks: x.row_chunks() && weights.gather.is_none(),
+            pairs: out.row_pairs() && weights.n.is_multiple_of(2),
+            reach: x.reach().max(out.reach()).max(words),
+        }
+    }
+}
+
+/// Picks the blueprint of a product, and in how many parts its rows of W are summed: of the tier
+/// that the policy names, or else the fastest that takes the problem.
+///
+/// # Errors
+/// [`NotAvailable`] naming the limit: dtype, address width, or what the tier asked for lacks.
+pub fn select_matmul(
+    key: &MatmulKey,
+    caps: &Caps,
+    policy: &MatmulPolicy,
+) -> Result<(MatmulBlueprint, usize), NotAvailable> {
+    check_dtype("matmul_quantized", key.dtype, caps)?;
+    let wide = check_reach("matmul_quantized", key.reach, caps)?;
+    match policy.tier {
+        Some(TierName::Unit) => Ok(unit(key, caps, policy, wide)),
+        Some(TierName::Plane) => plane(key, caps, policy, wide),
+        Some(TierName::Hopper) => hopper(key, caps, policy, wide),
+        None => match policy.fault {
+            Some(_) => Ok(unit(key, caps, policy, wide)),
+            None => fastest(key, caps, policy, wide),
+        },
+    }
+}
+
+/// Few rows only read the weights, which the plane tier does with less in between.
+fn fastest(
+    key: &MatmulKey,
+    caps: &Caps,
+    policy: &MatmulPolicy,
+    wide: bool,
+) -> Result<(MatmulBlueprint, usize), NotAvailable> {
+    const FEW: usize = 16;
+    let hopper = || hopper(key, caps, policy, wide);
+    let plane = || plane(key, caps, policy, wide);
+    let matrix = match key.m {
+        ..=FEW => plane().or_else(|_| hopper()),
+        _ => hopper().or_else(|_| plane()),
+    };
+    matrix.or_else(|_| Ok(unit(key, caps, policy, wide)))
+}
+
+fn lacks(
+    caps: &Caps,
+    limit: &'static str,
+    needed: impl ToString,
+    available: impl ToString,
+) -> NotAvailable {
+    NotAvailable {
+        what: "matmul_quantized".into(),
+        device: caps.device.clone(),
+        limit,
+        needed: needed.to_string(),
+        available: available.to_string(),
+    }
+}
+
+/// A few rows a unit: each unpacks a column's codes for all of them.
+fn unit(
+    key: &MatmulKey,
+    caps: &Caps,
+    policy: &MatmulPolicy,
+    wide: bool,
+) -> (MatmulBlueprint, usize) {
+    let rows = policy.rows.unwrap_or(if key.m == 1 { 1 } else { 4 });
+    let blueprint = MatmulBlueprint {
+        tier: TierName::Unit,
+        dtype: key.dtype,
+        tiles: key.tiles,
+        rows: rows.clamp(1, 64),
+        columns: cube_units(caps),
+        depth: 1,
+        stages: 0,
+        chunks: false,
+        pairs: false,
+        split: false,
+        wide,
+        fault: policy.fault,
+    };
+    (blueprint, 1)
+}
+
+/// The plane tier: 16-bit elements on sm_80 and up.
+fn plane(
+    key: &MatmulKey,
+    caps: &Caps,
+    policy: &MatmulPolicy,
+    wide: bool,
+) -> Result<(MatmulBlueprint, usize), NotAvailable> {
+    let sm = caps.sm.unwrap_or(0);
+    if sm < 80 {
+        return Err(lacks(caps, "compute capability", "80 or more", sm));
+    }
+    if key.dtype == DType::F32 {
+        return Err(lacks(caps, "plane tier's dtypes", key.dtype, "f16, bf16"));
+    }
+    let rows = policy.rows.unwrap_or(match key.m {
+        0..=8 => 8,
+        9..=16 => 16,
+        17..=32 => 32,
+        _ => 64,
+    });
+    if !matches!(rows, 8 | 16 | 32 | 64) {
+        return Err(lacks(caps, "plane tier's rows of x", rows, "8, 16, 32, 64"));
+    }
+    // Few rows: eight planes share the columns and halve the rows of W among them, so that x is
+    // read once; many: planes lie side by side, and x is read by fewer cubes.
+    let (columns, depth) = if rows <= 16 { (64, 8) } else { (128, 2) };
+    let of = |stages, split| MatmulBlueprint {
+        tier: TierName::Plane,
+        dtype: key.dtype,
+        tiles: key.tiles,
+        rows,
+        columns,
+        depth,
+        stages,
+        chunks: key.chunks,
+        pairs: false,
+        split,
+        wide,
+        fault: policy.fault,
+    };
+    // Two cubes a multiprocessor; each costs another KB.
+    let share = (caps.shared_memory / 2).saturating_sub(1024);
+    let bytes = |stages| of(stages, true).plane_shape().smem_bytes() as usize;
+    let stages = (2..=4).rev().find(|&s| bytes(s) <= share).unwrap_or(2);
+    if bytes(stages) > caps.shared_memory {
+        let limit = "shared memory (bytes)";
+        return Err(lacks(caps, limit, bytes(stages), caps.shared_memory));
+    }
+    let blocks = key.m.div_ceil(rows) * key.n.div_ceil(columns);
+    let k_blocks = key.rows.div_ceil(depth * TILE as usize);
+    let slots = 2 * caps.multiprocessors.unwrap_or(132) as usize;
+    let splits = policy
+        .splits
+        .unwrap_or_else(|| plane_splits(blocks, k_blocks, slots))
+        .clamp(1, k_blocks.max(1));
+    let splits = if blocks > COUNTERS { 1 } else { splits };
+    if blocks * splits > u32::MAX as usize / 2 {
+        let limit = "blocks of a launch";
+        return Err(lacks(caps, limit, blocks * splits, u32::MAX / 2));
+    }
+    Ok((of(stages, splits > 1), splits))
+}
+
+/// Parts of the rows of W: enough cubes that no multiprocessor is without one, as long as each has
+/// two k-blocks.
+fn plane_splits(blocks: usize, k_blocks: usize, slots: usize) -> usize {
+    // Three quarters of the multiprocessors keep the memory busy.
+    if 8 * blocks >= 3 * slots {
+        return 1;
+    }
+    (slots / blocks.max(1)).min(k_blocks / 2).clamp(1, 32)
+}
+
+/// The Hopper tier: 16-bit elements on sm_90. x that TMA cannot address is arranged first.
+fn hopper(
+    key: &MatmulKey,
+    caps: &Caps,
+    policy: &MatmulPolicy,
+    wide: bool,
+) -> Result<(MatmulBlueprint, usize), NotAvailable> {
+    match caps.sm {
+        Some(90) => {}
+        Some(sm) => return Err(lacks(caps, "compute capability", 90, sm)),
+        None => return Err(lacks(caps, "compute capability", 90, "none")),
+    }
+    if key.dtype == DType::F32 {
+        return Err(lacks(caps, "hopper tier's dtypes", key.dtype, "f16, bf16"));
+    }
+    let rows = policy.rows.unwrap_or(match key.m {
+        0..=8 => 8,
+        9..=16 => 16,
+        17..=32 => 32,
+        33..=64 => 64,
+        _ => 128,
+    });
+    if !matches!(rows, 8 | 16 | 32 | 64 | 128) {
+        let takes = "8, 16, 32, 64, 128";
+        return Err(lacks(caps, "hopper tier's rows of x", rows, takes));
+    }
+    let of = |stages, split| MatmulBlueprint {
+        tier: TierName::Hopper,
+        dtype: key.dtype,
+        tiles: key.tiles,
+        rows,
+        columns: 256,
+        depth: 1,
+        stages,
+        chunks: key.chunks,
+        pairs: key.pairs,
+        split,
+        wide,
+        fault: policy.fault,
+    };
+    let bytes = |stages| of(stages, true).hopper_shape().smem_bytes() as usize;
+    let stages = (2..=16).rev().find(|&s| bytes(s) <= caps.shared_memory);
+    let Some(stages) = stages else {
+        let limit = "shared memory (bytes)";
+        return Err(lacks(caps, limit, bytes(2), caps.shared_memory));
+    };
+    let blocks = key.m.div_ceil(rows) * key.n.div_ceil(256);
+    let k_blocks = key.rows / TILE as usize;
+    let cubes = caps.multiprocessors.unwrap_or(132) as usize;
+    let splits = policy
+        .splits
+        .unwrap_or_else(|| hopper_splits(blocks, k_blocks, cubes))
+        .clamp(1, k_blocks.max(1));
+    let splits = if blocks > COUNTERS { 1 } else { splits };
+    if blocks * splits > u32::MAX as usize / 2 {
+        let limit = "blocks of a launch";
+        return Err(lacks(caps, limit, blocks * splits, u32::MAX / 2));
+    }
+    Ok((of(stages, splits > 1), splits))
+}
+
+/// Parts of the rows of W: those with which the cube that has most to do has least, a block's first
+/// loads and its store costing as much as 6 k-blocks, its partial sums 6 more.
+fn hopper_splits(blocks: usize, k_blocks: usize, cubes: usize) -> usize {
+    let cost = |splits: usize| {
+        let apart = if splits > 1 { 12 } else { 6 };
+        (blocks * splits).div_ceil(cubes) * (k_blocks.div_ceil(splits) + apart)
+    };
+    let most = (k_blocks / 4).clamp(1, 16);
+    (1..=most).min_by_key(|&splits| cost(splits)).unwrap_or(1)
+}

@@ -1,0 +1,133 @@
+//! The order in which products read packed weights: fragments of matrix units, one behind another.
+//!
+//! W is [k in, n out]. Stored rows and columns are rounded up to whole tiles of 64 x 64; a tile of
+//! column block tn and row block tk is number `tn * k_tiles + tk`, so that a column block's tiles
+//! follow one another. A tile is 4 strips of 16 columns; a strip is 32 lanes; a lane is `bits`
+//! words, a little-endian stream of 32 codes. Code i = 8 s + f of lane 4 r + c stands for
+//!
+//! ```text
+//! k = 64 tk + 16 s + 8 ((f / 2) % 2) + 2 c + f / 4
+//! n = 64 tn + 16 strip + 2 r + f % 2
+//! ```
+//!
+//! which are the registers f % 4 and halves f / 4 of the left operand of m16n8k16 whose rows r and
+//! r + 8 are the columns 2 r and 2 r + 1 of W: neighbours of the result lie in one lane. Scales
+//! [groups, 64 tn + 8 r + 2 strip + h] are f16, zero points in the same places bytes.
+
+use cubecl::prelude::*;
+
+/// Rows and columns of a tile.
+pub const TILE: u32 = 64;
+/// Rows of W that one instruction of a matrix unit takes.
+pub const STEP: u32 = 16;
+/// A stored row that stands for no row of W; `gather` holds it where groups are padded.
+pub const NO_ROW: u32 = u32::MAX;
+
+/// Comptime facts of stored weights.
+#[derive(Debug, Hash, PartialEq, Eq, Clone, Copy)]
+pub struct WeightTiles {
+    /// Bits of a code: 2, 3, 4 or 8.
+    pub bits: u32,
+    /// Zero points are stored; else they are 2^(bits - 1).
+    pub zeros: bool,
+    /// Groups of 32 rows: two of them in a tile. Longer ones end at the ends of tiles.
+    pub halves: bool,
+    /// Rows are stored in another order than x has its columns.
+    pub gathered: bool,
+}
+
+impl WeightTiles {
+    /// Groups that a tile has rows of.
+    pub fn groups(self) -> u32 {
+        1 + self.halves as u32
+    }
+    /// Steps that share a scale.
+    pub fn group_steps(self) -> u32 {
+        TILE / STEP / self.groups()
+    }
+    /// Bytes of a tile.
+    pub fn tile_bytes(self) -> u32 {
+        TILE * TILE * self.bits / 8
+    }
+    /// Bytes of a strip of a tile.
+    pub fn strip_bytes(self) -> u32 {
+        self.tile_bytes() / 4
+    }
+    /// The zero point where none are stored.
+    pub fn middle(self) -> u32 {
+        1 << (self.bits - 1)
+    }
+}
+
+/// Run-time sizes of a product y [m, n] = x [m, k] W.
+#[derive(CubeType, CubeLaunch, Clone, Copy)]
+pub struct MatmulSizes {
+    /// Rows of x and y.
+    pub m: u32,
+    /// Columns of y.
+    pub n: u32,
+    /// Columns of x.
+    pub k: u32,
+    /// Tiles along k.
+    pub k_tiles: u32,
+    /// Tiles along n.
+    pub n_tiles: u32,
+    /// Stored rows that share a scale, in units of 32.
+    pub group: u32,
+    /// Blocks of rows of x.
+    pub m_blocks: u32,
+    /// Blocks of columns of W.
+    pub n_blocks: u32,
+    /// Parts that the rows of W are dealt out to.
+    pub splits: u32,
+    /// First element of x.
+    pub x_offset: usize,
+    /// From one row of x to the next.
+    pub x_row: usize,
+    /// First element of y.
+    pub y_offset: usize,
+    /// From one row of y to the next.
+    pub y_row: usize,
+    /// First element of the bias.
+    pub bias_offset: usize,
+}
+
+/// One block of y over one part of the rows of W.
+#[derive(CubeType, Clone, Copy)]
+pub struct WorkUnit {
+    /// Block of y: which counter its splits meet at.
+    pub block: u32,
+    /// Block of rows.
+    pub m_block: u32,
+    /// Block of columns.
+    pub n_block: u32,
+    /// Number of the part.
+    pub split: u32,
+    /// First of its k-blocks.
+    pub start: u32,
+    /// One past its last.
+    pub end: u32,
+}
+
+#[cube]
+impl MatmulSizes {
+    /// Unit number `position`, of k-blocks of `depth` tiles. Parts of a block are neighbours, so
+    /// that they run together; then come the blocks that read the same weights.
+    pub fn unit(&self, position: u32, #[comptime] depth: u32) -> WorkUnit {
+        let blocks = self.k_tiles.div_ceil(depth.runtime());
+        let block = position / self.splits;
+        let split = position % self.splits;
+        WorkUnit {
+            block,
+            m_block: block % self.m_blocks,
+            n_block: block / self.m_blocks,
+            split,
+            start: (split as u64 * blocks as u64 / self.splits as u64) as u32,
+            end: ((split as u64 + 1u64) * blocks as u64 / self.splits as u64) as u32,
+        }
+    }
+    /// Group of half `half` of tile `k_tile`; the last one for tiles past the end.
+    pub fn group_of(&self, k_tile: u32, #[comptime] half: u32) -> u32 {
+        (k_tile.min(self.k_tiles - 1u32) * 2u32 + half) / self.group
+    }
+}
