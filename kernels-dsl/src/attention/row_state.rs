@@ -108,18 +108,14 @@ pub fn raise_maxima<F: Fragment, X: Exponential>(
     let cols = F::cols(s);
     #[unroll]
     for r in 0..rows {
-        // Two chains, so that half as many maxima wait for one another.
-        let mut even = F::get(s, r, 0usize);
-        let mut odd = F::get(s, r, comptime!(1.min(cols - 1)));
-        #[unroll]
-        for c in 2..cols {
-            if comptime!(c % 2 == 0) {
-                even = even.max(F::get(s, r, c));
-            } else {
-                odd = odd.max(F::get(s, r, c));
-            }
-        }
-        let mut block_max = F::reduce_max(even.max(odd));
+        // Units of one or two rows take the maximum in two chains, so that half as many maxima wait for
+        // one another; more rows are chains enough, and have no registers to spare.
+        let mut block_max = if comptime!(rows > 2 || cols < 2) {
+            chain_max::<F>(s, r, 0usize, 1usize)
+        } else {
+            chain_max::<F>(s, r, 0usize, 2usize).max(chain_max::<F>(s, r, 1usize, 2usize))
+        };
+        block_max = F::reduce_max(block_max);
         if comptime!(folded) {
             block_max *= scale;
         }
@@ -132,6 +128,23 @@ pub fn raise_maxima<F: Fragment, X: Exponential>(
         factors[r] = weight::<X>(st.max[r], max);
         st.max[r] = max;
     }
+}
+
+/// Largest of columns first, first + step, ... of row r.
+#[cube]
+fn chain_max<F: Fragment>(
+    s: &F::Regs,
+    #[comptime] r: usize,
+    #[comptime] first: usize,
+    #[comptime] step: usize,
+) -> f32 {
+    let cols = F::cols(s);
+    let mut max = F::get(s, r, first);
+    #[unroll]
+    for i in 1..comptime!((cols - first).div_ceil(step)) {
+        max = max.max(F::get(s, r, comptime!(first + i * step)));
+    }
+    max
 }
 
 /// Logits -> base^(logit - max), in place, and the row sums of this unit's part.

@@ -205,9 +205,12 @@ proptest! {
         let mut case = case;
         case.v.data.fill(3.0);
         let result = forward(&case.q, &case.k, &case.v, &case.options()).unwrap();
-        let d_v = case.v.shape[3];
+        let (h_q, s_q, d_v) = (case.q.shape[1], case.q.shape[2], case.v.shape[3]);
         for (row, &lse) in result.lse.iter().enumerate() {
-            let want = if lse == f64::NEG_INFINITY { 0.0 } else { 3.0 };
+            // A sink takes its share of the weight and brings no value.
+            let sink = case.sinks.as_ref().map(|sinks| sinks[row / s_q % h_q]);
+            let share = sink.map_or(0.0, |sink| (sink - lse).exp());
+            let want = if lse == f64::NEG_INFINITY { 0.0 } else { 3.0 * (1.0 - share) };
             assert_close(&result.out.data[row * d_v..(row + 1) * d_v], &vec![want; d_v], 1e-13);
         }
     }

@@ -97,8 +97,8 @@ pub(super) fn entries() -> Vec<Entry> {
         let empty = entry("empty", detail, sizes(mnk, 64));
         entries.push(empty.memory(Memory::Poisoned));
     }
-    entries.extend(memories("strides", sizes));
-    entries.extend(distributions("values", sizes));
+    entries.extend(memories("sizes", sizes));
+    entries.extend(distributions("sizes", sizes));
     for (feature, tier) in [("plane", TierName::Plane), ("hopper", TierName::Hopper)] {
         entries.extend(on_matrix_units(feature, tier));
     }

@@ -15,23 +15,34 @@ pub(super) const SLOT: u32 = 16;
 /// arrival on `q_full`, which releases the words.
 #[cube]
 pub(super) fn write_tile(ctx: &mut HopperCtx<'_>, at: &TileCoords, range: &Segments) {
+    let features = comptime!(ctx.shape.features);
     let slot = slot_of(&*ctx, ctx.tiles);
     ctx.slots[slot] = 1u32;
     ctx.slots[slot + 1] = at.batch;
     ctx.slots[slot + 2] = at.head;
     ctx.slots[slot + 3] = at.row0;
-    ctx.slots[slot + 4] = at.len_q;
-    ctx.slots[slot + 5] = at.len_kv;
-    ctx.slots[slot + 6] = u32::cast_from(at.shift);
-    ctx.slots[slot + 7] = u32::reinterpret(at.slope);
+    if comptime!(features.lengths) {
+        ctx.slots[slot + 4] = at.len_q;
+        ctx.slots[slot + 5] = at.len_kv;
+    }
+    if comptime!(features.band_left || features.band_right || features.alibi) {
+        ctx.slots[slot + 6] = u32::cast_from(at.shift);
+    }
+    if comptime!(features.alibi) {
+        ctx.slots[slot + 7] = u32::reinterpret(at.slope);
+    }
     ctx.slots[slot + 8] = range.start;
     ctx.slots[slot + 9] = range.inner_start;
     ctx.slots[slot + 10] = range.inner_end;
     ctx.slots[slot + 11] = range.end;
-    ctx.slots[slot + 12] = at.first_q;
-    ctx.slots[slot + 13] = at.first_kv;
-    ctx.slots[slot + 14] = at.rows_q;
-    ctx.slots[slot + 15] = at.entry;
+    if comptime!(features.varlen) {
+        ctx.slots[slot + 12] = at.first_q;
+        ctx.slots[slot + 13] = at.first_kv;
+        ctx.slots[slot + 14] = at.rows_q;
+    }
+    if comptime!(features.split) {
+        ctx.slots[slot + 15] = at.entry;
+    }
 }
 
 /// Tells the consumers that no tile follows.
@@ -73,7 +84,7 @@ fn slot_of(ctx: &HopperCtx<'_>, tile: u32) -> usize {
     (tile % comptime!(ctx.shape.slots()) * SLOT) as usize
 }
 
-/// What the blueprint leaves constant is not read: constants need no registers.
+/// What the blueprint leaves constant is neither written nor read: constants need no registers.
 #[cube]
 fn tile_in(ctx: &HopperCtx<'_>, slot: usize) -> TileCoords {
     let features = comptime!(ctx.shape.features);
@@ -82,6 +93,14 @@ fn tile_in(ctx: &HopperCtx<'_>, slot: usize) -> TileCoords {
     if comptime!(features.lengths) {
         len_q = ctx.slots[slot + 4];
         len_kv = ctx.slots[slot + 5];
+    }
+    let mut shift = 0i32;
+    if comptime!(features.band_left || features.band_right || features.alibi) {
+        shift = i32::cast_from(ctx.slots[slot + 6]);
+    }
+    let mut slope = 0.0f32;
+    if comptime!(features.alibi) {
+        slope = f32::reinterpret(ctx.slots[slot + 7]);
     }
     let mut first_q = 0u32;
     let mut first_kv = 0u32;
@@ -103,8 +122,8 @@ fn tile_in(ctx: &HopperCtx<'_>, slot: usize) -> TileCoords {
         row0: ctx.slots[slot + 3],
         len_q,
         len_kv,
-        shift: i32::cast_from(ctx.slots[slot + 6]),
-        slope: f32::reinterpret(ctx.slots[slot + 7]),
+        shift,
+        slope,
         first_q,
         first_kv,
         rows_q,

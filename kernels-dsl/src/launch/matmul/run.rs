@@ -73,6 +73,16 @@ impl MatmulCall<'_> {
         }
     }
 
+    /// A part of the weights that not every format has, as [`words`].
+    ///
+    /// # Safety
+    /// As for [`words`].
+    unsafe fn optional(&self, part: &Option<Handle>) -> Option<BufferArg> {
+        // SAFETY: the caller's.
+        part.as_ref()
+            .map(|handle| unsafe { words(self.client, handle) })
+    }
+
     fn unit(&self, x: &Tensor<2>, out: &Tensor<2>) -> Result<(), Error> {
         let (weights, blueprint) = (self.weights, self.blueprint);
         let total = self.blocks(x).0 * weights.n;
@@ -92,12 +102,8 @@ impl MatmulCall<'_> {
                 buffer(x, 1),
                 words(self.client, &weights.words),
                 words(self.client, &weights.scales),
-                weights.zeros.as_ref().map(|z| words(self.client, z)).into(),
-                weights
-                    .gather
-                    .as_ref()
-                    .map(|g| words(self.client, g))
-                    .into(),
+                self.optional(&weights.zeros).into(),
+                self.optional(&weights.gather).into(),
                 self.bias().map(|bias| buffer(bias, 1)).into(),
                 buffer(out, 1),
                 self.sizes(x, out),
@@ -135,12 +141,8 @@ impl MatmulCall<'_> {
                 buffer(x, 1),
                 words(self.client, &weights.words),
                 words(self.client, &weights.scales),
-                weights.zeros.as_ref().map(|z| words(self.client, z)).into(),
-                weights
-                    .gather
-                    .as_ref()
-                    .map(|g| words(self.client, g))
-                    .into(),
+                self.optional(&weights.zeros).into(),
+                self.optional(&weights.gather).into(),
                 self.bias().map(|bias| buffer(bias, 1)).into(),
                 buffer(out, 1),
                 words(self.client, &sums),
@@ -178,7 +180,7 @@ impl MatmulCall<'_> {
                 tensor_map(lined, [blueprint.rows, TILE as usize]),
                 words(self.client, &weights.words),
                 words(self.client, &weights.scales),
-                weights.zeros.as_ref().map(|z| words(self.client, z)).into(),
+                self.optional(&weights.zeros).into(),
                 self.bias().map(|bias| buffer(bias, 1)).into(),
                 buffer(out, 1),
                 words(self.client, &sums),
@@ -209,11 +211,7 @@ impl MatmulCall<'_> {
                 CubeDim::new_1d(UNITS as u32),
                 address(self.blueprint.wide),
                 buffer(x, 1),
-                weights
-                    .gather
-                    .as_ref()
-                    .map(|g| words(self.client, g))
-                    .into(),
+                self.optional(&weights.gather).into(),
                 buffer(&arranged, 8),
                 self.sizes(x, out),
             );

@@ -176,16 +176,26 @@ fn plane(
     let blocks = key.m.div_ceil(rows) * key.n.div_ceil(columns);
     let k_blocks = key.rows.div_ceil(depth * TILE as usize);
     let slots = 2 * caps.multiprocessors.unwrap_or(132) as usize;
-    let splits = policy
-        .splits
-        .unwrap_or_else(|| plane_splits(blocks, k_blocks, slots))
-        .clamp(1, k_blocks.max(1));
-    let splits = if blocks > COUNTERS { 1 } else { splits };
+    let auto = plane_splits(blocks, k_blocks, slots);
+    let splits = allowed_splits(caps, policy, (blocks, k_blocks), auto)?;
+    Ok((of(stages, splits > 1), splits))
+}
+
+/// The parts that the policy asks for or `auto`, no more than there are k-blocks, and one where the
+/// counters that parts meet at do not reach for all blocks.
+fn allowed_splits(
+    caps: &Caps,
+    policy: &MatmulPolicy,
+    (blocks, k_blocks): (usize, usize),
+    auto: usize,
+) -> Result<usize, NotAvailable> {
+    let asked = policy.splits.unwrap_or(auto).clamp(1, k_blocks.max(1));
+    let splits = if blocks > COUNTERS { 1 } else { asked };
     if blocks * splits > u32::MAX as usize / 2 {
         let limit = "blocks of a launch";
         return Err(lacks(caps, limit, blocks * splits, u32::MAX / 2));
     }
-    Ok((of(stages, splits > 1), splits))
+    Ok(splits)
 }
 
 /// Parts of the rows of W: enough cubes that no multiprocessor is without one, as long as each has
@@ -247,15 +257,8 @@ fn hopper(
     let blocks = key.m.div_ceil(rows) * key.n.div_ceil(256);
     let k_blocks = key.rows / TILE as usize;
     let cubes = caps.multiprocessors.unwrap_or(132) as usize;
-    let splits = policy
-        .splits
-        .unwrap_or_else(|| hopper_splits(blocks, k_blocks, cubes))
-        .clamp(1, k_blocks.max(1));
-    let splits = if blocks > COUNTERS { 1 } else { splits };
-    if blocks * splits > u32::MAX as usize / 2 {
-        let limit = "blocks of a launch";
-        return Err(lacks(caps, limit, blocks * splits, u32::MAX / 2));
-    }
+    let auto = hopper_splits(blocks, k_blocks, cubes);
+    let splits = allowed_splits(caps, policy, (blocks, k_blocks), auto)?;
     Ok((of(stages, splits > 1), splits))
 }
 

@@ -123,6 +123,8 @@ fn hopper_tile(key: &AttendKey, packed: bool) -> (usize, usize) {
     // What else costs registers: three consumers have few for hooks or a second edge.
     let plain = x.plain() && !(x.band_left && x.band_right);
     match (key.d.max(key.d_v), reads) {
+        // Packed sequences cost the producer registers that beside three consumers it lacks.
+        (..=64, 0) if x.varlen => (128, 128),
         (..=64, 0) if plain => (192, 128),
         (..=64, 0) => (192, 112),
         (..=128, 0) => (128, 128),

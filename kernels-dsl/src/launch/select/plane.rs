@@ -148,13 +148,15 @@ fn plane_tile(key: &AttendKey, caps: &Caps, packed: bool) -> (usize, usize) {
     let left = x.band_left && (x.lengths || matches!(width, 65..=128));
     let crowded = reads + left as u32 + (packed && x.alibi) as u32;
     let roomy = caps.shared_memory >= 128 << 10;
-    // Compiled for sm_100, 48 keys at d = 128 take one register too many.
-    let block = if caps.sm >= Some(100) { 32 } else { 48 };
+    // Compiled for anything but sm_90, 48 keys at d = 128 take a few registers too many; for sm_100
+    // and up even 32 do at d = 96, or beside a hook that reads memory.
+    let block = if caps.sm == Some(90) { 48 } else { 32 };
+    let tight = caps.sm >= Some(100) && (width <= 96 || crowded > 0);
     match (width, crowded) {
         (..=64, 0) => (128, 64),
         (..=64, 1) => (128, 32),
-        (..=128, 0) if roomy => (128, block),
-        (..=128, 1) if roomy => (128, 32),
+        (..=128, 0) if roomy && !tight => (128, block),
+        (..=128, 1) if roomy && !tight => (128, 32),
         (_, 0) => (64, 64),
         (..=128, _) | (_, 1) => (64, 32),
         _ => (64, 16),

@@ -30,7 +30,7 @@ fn plane_tiles_follow_the_head_dimension_and_shared_memory() {
         assert!(blueprint.units() <= 256, "{blueprint}");
         (blueprint.rows, blueprint.block, blueprint.stages)
     };
-    for (caps, block) in [(&a100, 48), (&h200, 48), (&b200, 32), (&b300, 32)] {
+    for (caps, block) in [(&a100, 32), (&h200, 48), (&b200, 32), (&b300, 32)] {
         assert_eq!(tile(caps, 64), (128, 64, 2));
         assert_eq!(tile(caps, 128), (128, block, 2));
         assert_eq!(tile(caps, 256), (64, 64, 1));
