@@ -316,7 +316,7 @@ impl Architecture for BertConfig {
 
 fn add_norm<T: Real>(mut y: Vec<T>, residual: &[T], norm: &LayerNorm<T>) -> Vec<T> {
     for (y, &r) in y.iter_mut().zip(residual) {
-        *y = *y + r;
+        *y += r;
     }
     norm.apply(&mut y);
     y
@@ -331,7 +331,7 @@ fn pool<T: Real>(x: &[T], lengths: &[usize], hidden: usize) -> Vec<T> {
         start += length;
         let mut sum = vec![T::zero(); hidden];
         for row in rows.chunks_exact(hidden) {
-            sum.iter_mut().zip(row).for_each(|(s, &v)| *s = *s + v);
+            sum.iter_mut().zip(row).for_each(|(s, &v)| *s += v);
         }
         // The mean's divisor cancels against the length, so the sum is scaled directly.
         let norm = sum.iter().fold(T::zero(), |n, &v| n + v * v).sqrt();

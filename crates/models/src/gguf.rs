@@ -66,10 +66,12 @@ impl GgufModel {
 
     /// A metadata value that is a list of texts.
     pub(crate) fn texts(&self, key: &'static str) -> Result<Vec<&str>, ModelError> {
-        let text = |value| match value {
-            &GgufValue::Text(ref text) => Some(text.as_str()),
-            _ => None,
-        };
+        fn text(value: &GgufValue) -> Option<&str> {
+            match value {
+                GgufValue::Text(text) => Some(text),
+                _ => None,
+            }
+        }
         let list = match self.gguf.metadata().get(key) {
             Some(GgufValue::Array(list)) => list.iter().map(text).collect::<Option<Vec<_>>>(),
             _ => None,

@@ -88,7 +88,7 @@ impl QuantizedCheckpoint {
     /// Whether `{prefix}.weight` is a quantized linear.
     pub fn is_packed(&self, prefix: &str) -> bool {
         let named = |marker: &&str| self.checkpoint.contains(&format!("{prefix}{marker}"));
-        MARKERS.iter().any(|marker| named(&marker))
+        MARKERS.iter().any(named)
     }
 
     /// k, n and W [k, n] of a quantized linear, its input's divisor taken in.

@@ -127,8 +127,7 @@ pub fn quantize_gptq(
     };
     let weights = solver.solve(weight)?;
     let loss = hessian.loss(weight, &weights.dequantize());
-    // Written so that a NaN takes the safe side.
-    let took_rtn = !(loss <= rtn_loss);
+    let took_rtn = loss.is_nan() || loss > rtn_loss;
     Ok(GptqLayer {
         weights: if took_rtn { rtn } else { weights },
         loss: if took_rtn { rtn_loss } else { loss },

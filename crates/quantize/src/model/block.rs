@@ -63,6 +63,9 @@ struct Moments {
     held_out: Option<Hessian>,
 }
 
+/// Sees the input [tokens, k] of a stage, and whether it is of held-out text.
+pub(super) type Watch<'a> = dyn FnMut(usize, &[f32], bool) -> Result<(), QuantizeError> + 'a;
+
 /// Quantizes the linears of one block.
 pub(super) struct BlockRun<'a, 'w, 'f> {
     pub(super) architecture: &'a dyn Architecture,
@@ -111,7 +114,7 @@ impl BlockRun<'_, '_, '_> {
     /// Runs every text through the block as it stands; `each` gets what comes out.
     pub(super) fn forward(
         &mut self,
-        observe: &mut dyn FnMut(usize, &[f32], bool) -> Result<(), QuantizeError>,
+        observe: &mut Watch<'_>,
         each: &mut dyn FnMut(&[f32]) -> Result<(), QuantizeError>,
     ) -> Result<(), QuantizeError> {
         let block = self.architecture.block(&self.overlay, self.block)?;
@@ -209,7 +212,7 @@ impl BlockRun<'_, '_, '_> {
         for (stage, moments) in stages.iter().zip(moments) {
             // Linears with divisors of their own need not agree on one.
             let parts: Vec<Stage> = match stage.fold {
-                Fold::Nowhere => stage.linears.iter().map(|linear| alone(linear)).collect(),
+                Fold::Nowhere => stage.linears.iter().map(alone).collect(),
                 _ => vec![stage.clone()],
             };
             for part in &parts {
