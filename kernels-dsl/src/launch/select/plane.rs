@@ -18,7 +18,7 @@ pub(super) fn select_plane(
     check_plane(key, caps)?;
     let tile = |packed| {
         policy.tile.unwrap_or_else(|| match key.op {
-            AttendOp::Decode => decode_tile(key, packed),
+            AttendOp::Decode => decode_tile(key, caps, packed),
             _ => plane_tile(key, caps, packed),
         })
     };
@@ -165,7 +165,7 @@ fn plane_tile(key: &AttendKey, caps: &Caps, packed: bool) -> (usize, usize) {
 
 /// Rows and keys of a decode's tile: as few rows as hold the group's queries, up to 64, so that no
 /// plane multiplies rows that do not exist; blocks of about 16 KB of K and V.
-fn decode_tile(key: &AttendKey, packed: bool) -> (usize, usize) {
+fn decode_tile(key: &AttendKey, caps: &Caps, packed: bool) -> (usize, usize) {
     let heads = if packed { key.group } else { 1 };
     let rows = key.s_q.saturating_mul(heads).next_power_of_two();
     let x = &key.features;
@@ -173,6 +173,8 @@ fn decode_tile(key: &AttendKey, packed: bool) -> (usize, usize) {
     let block = match (key.d + key.d_v, x.band_left) {
         (..=128, _) => 64,
         (..=256, false) => 32,
+        // With one step of 16 the compiler for sm_120 takes fewer registers than the step needs.
+        (_, false) if caps.sm >= Some(100) && x.page.is_none() => 32,
         _ => 16,
     };
     (rows.clamp(16, 64), block)
