@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::driver::{self, Driver};
 use crate::failure::{Failure, Result};
+use crate::probe::BackendReport;
 
 /// A place to run kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
@@ -77,6 +78,21 @@ impl BackendName {
             BackendName::Cuda => Backend::Cuda,
             _ => Backend::Wgpu,
         }
+    }
+
+    /// cuda, else a GPU through wgpu, else cpu.
+    pub(crate) fn best() -> Result<Self> {
+        let gpu = |backend| -> Result<bool> {
+            let report = BackendReport::elsewhere(backend)?;
+            Ok(report.device().is_some_and(|device| !device.software))
+        };
+        Ok(if gpu(BackendName::Cuda)? {
+            BackendName::Cuda
+        } else if gpu(BackendName::Wgpu)? {
+            BackendName::Wgpu
+        } else {
+            BackendName::Cpu
+        })
     }
 
     /// What to do where the backend is not there.

@@ -6,8 +6,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use cubecl::prelude::Client;
-use cubecl::server::Handle;
-use flashcube::{AttendOptions, DType, Tensor, attend_forward};
+use flashcube::DType;
 use flashcube_catalogue::{Array, Attend, Data, Inputs, Memory, Problem, Task, Values, expected};
 use flashcube_models::AttentionCall;
 use flashcube_models::demo::{
@@ -15,6 +14,7 @@ use flashcube_models::demo::{
 };
 use serde::Serialize;
 
+use crate::attention;
 use crate::backend::{self, BackendName, Device};
 use crate::doctor::{self, Tool};
 use crate::failure::{Failure, Result};
@@ -115,21 +115,12 @@ pub(crate) fn run(args: &SentenceArgs) -> Result<()> {
     )))
 }
 
-/// cuda, else a GPU through wgpu, else cpu; and lavapipe beside it, where no other Vulkan is used.
+/// The best backend; and lavapipe beside it, where no other Vulkan is used.
 fn best() -> Result<Vec<BackendName>> {
-    let gpu = |backend| -> Result<bool> {
-        let report = BackendReport::elsewhere(backend)?;
-        Ok(report.device().is_some_and(|device| !device.software))
-    };
-    let mut backends = if gpu(BackendName::Cuda)? {
-        vec![BackendName::Cuda]
-    } else if gpu(BackendName::Wgpu)? {
-        return Ok(vec![BackendName::Wgpu]);
-    } else {
-        vec![BackendName::Cpu]
-    };
+    let first = BackendName::best()?;
+    let mut backends = vec![first];
     let lavapipe = BackendName::Lavapipe;
-    if BackendReport::elsewhere(lavapipe)?.device().is_some() {
+    if first != BackendName::Wgpu && BackendReport::elsewhere(lavapipe)?.device().is_some() {
         backends.push(lavapipe);
     }
     Ok(backends)
@@ -145,21 +136,10 @@ fn unusable(error: DemoError) -> Failure {
 
 /// One attention of the model on a device.
 fn attend(client: &Client, call: &AttentionCall<'_, f32>) -> Result<Attended, String> {
-    let shape = [call.b, call.h, call.s, call.d];
-    let tensor = |values: &[f32]| {
-        let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
-        Tensor::contiguous(client.create_from_slice(&bytes), shape, DType::F32)
-    };
-    let options = AttendOptions {
-        scale: Some(call.scale as f32),
-        lengths_kv: Some(call.lengths),
-        ..AttendOptions::default()
-    };
-    let [q, k, v] = [call.q, call.k, call.v].map(tensor);
-    let attended = attend_forward(client, &q, &k, &v, &options).map_err(|e| e.to_string())?;
+    let attended = attention::launch(client, call, call.k, call.v, call.s)?;
     Ok(Attended {
-        out: read(client, attended.out.handle)?,
-        lse: read(client, attended.lse.handle)?,
+        out: attention::read(client, attended.out.handle)?,
+        lse: attention::read(client, attended.lse.handle)?,
         blueprint: match attended.blueprint {
             Some(blueprint) => blueprint.to_string(),
             None => "nothing to launch".to_owned(),
@@ -167,15 +147,9 @@ fn attend(client: &Client, call: &AttentionCall<'_, f32>) -> Result<Attended, St
     })
 }
 
-fn read(client: &Client, handle: Handle) -> Result<Vec<f32>, String> {
-    let bytes = client.read_one(handle).map_err(|e| format!("{e:?}"))?;
-    let (words, _) = bytes.as_chunks::<4>();
-    Ok(words.iter().map(|&word| f32::from_le_bytes(word)).collect())
-}
-
 /// The largest of the element-wise bounds of docs/numerics.md.
 fn bound(call: &AttentionCall<'_, f32>, _max_abs_score: f64) -> Bound {
-    let (b, h, s, d) = (call.b, call.h, call.s, call.d);
+    let (b, h, s, d) = (call.b, call.h_q, call.s, call.d);
     let problem = Problem {
         name: "demo".to_owned(),
         feature: "models",

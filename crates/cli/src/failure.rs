@@ -2,7 +2,10 @@
 
 use std::process::ExitCode;
 
+use flashcube_formats::FormatError;
 use flashcube_lowering::LoweringError;
+use flashcube_models::ModelError;
+use flashcube_quantize::QuantizeError;
 
 /// A command that did not succeed.
 #[derive(Debug, thiserror::Error)]
@@ -90,6 +93,38 @@ impl From<LoweringError> for Failure {
             }
             _ => Failure::failed(error),
         }
+    }
+}
+
+impl From<ModelError> for Failure {
+    fn from(error: ModelError) -> Self {
+        match &error {
+            ModelError::Device { .. } => Failure::failed(error),
+            // A file, a text or an option cannot be used: nothing ran.
+            _ => Failure::usage(error, ""),
+        }
+    }
+}
+
+impl From<FormatError> for Failure {
+    fn from(error: FormatError) -> Self {
+        Failure::usage(error, "")
+    }
+}
+
+impl From<QuantizeError> for Failure {
+    fn from(error: QuantizeError) -> Self {
+        let hint = match &error {
+            QuantizeError::Model(ModelError::Device { .. }) => return Failure::failed(error),
+            QuantizeError::CannotFold { .. } => {
+                "`--format flashcube` keeps divisors; `--unfoldable skip` rounds such linears plainly"
+            }
+            QuantizeError::OtherRun { .. } => {
+                "finish that run with its own options, or remove the folder"
+            }
+            _ => "",
+        };
+        Failure::usage(error, hint)
     }
 }
 

@@ -1,15 +1,22 @@
 //! The `flashcube` command.
 
+mod attention;
 mod backend;
 mod bench;
 mod compare;
+mod convert;
 mod demo;
 mod doctor;
+mod drift;
 mod driver;
 mod failure;
+mod generate;
+mod inspect;
 mod lower;
 mod output;
+mod perplexity;
 mod probe;
+mod quantize;
 mod sanitize;
 mod verify;
 
@@ -17,7 +24,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Attention, merge, dequantize and Hadamard kernels, written once in CubeCL: inspect, verify, lower, measure.
+/// Attention and quantization kernels, written once in CubeCL: verify, lower, measure; quantize and
+/// run models.
 #[derive(Debug, Parser)]
 #[command(
     version,
@@ -43,6 +51,12 @@ enum Command {
     Bench(bench::BenchArgs),
     Compare(compare::CompareArgs),
     Sanitize(sanitize::SanitizeArgs),
+    Quantize(quantize::QuantizeArgs),
+    Inspect(inspect::InspectArgs),
+    Convert(convert::ConvertArgs),
+    Perplexity(perplexity::PerplexityArgs),
+    Drift(drift::DriftArgs),
+    Generate(generate::GenerateArgs),
 }
 
 fn main() -> ExitCode {
@@ -55,6 +69,12 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(args),
         Command::Compare(args) => compare::run(args),
         Command::Sanitize(args) => sanitize::run(args),
+        Command::Quantize(args) => quantize::run(args),
+        Command::Inspect(args) => inspect::run(args),
+        Command::Convert(args) => convert::run(args),
+        Command::Perplexity(args) => perplexity::run(args),
+        Command::Drift(args) => drift::run(args),
+        Command::Generate(args) => generate::run(args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -18,6 +18,11 @@ pub enum QuantMethod {
     Awq,
     /// `compressed-tensors`.
     CompressedTensors,
+    /// `flashcube`: GPTQ v2 tensors, and divisors of the inputs ([`input_divisor`]) where linears
+    /// have them. A method of its own, so that no reader without them takes it for GPTQ.
+    ///
+    /// [`input_divisor`]: crate::input_divisor
+    Flashcube,
 }
 
 /// How weights are packed.
@@ -70,14 +75,26 @@ impl QuantConfig {
             Some("gptq" | "marlin") => QuantMethod::Gptq,
             Some("awq") => QuantMethod::Awq,
             Some("compressed-tensors") => QuantMethod::CompressedTensors,
+            Some("flashcube") => QuantMethod::Flashcube,
             None if json.get("w_bit").is_some() => QuantMethod::Awq,
             None if json.get("bits").is_some() => QuantMethod::Gptq,
-            _ => return Err(bad(json, "quant_method", "gptq, awq or compressed-tensors")),
+            _ => {
+                return Err(bad(
+                    json,
+                    "quant_method",
+                    "gptq, awq, compressed-tensors or flashcube",
+                ));
+            }
         };
         match method {
             QuantMethod::Gptq => Self::gptq(json),
             QuantMethod::Awq => Self::awq(json),
             QuantMethod::CompressedTensors => Self::compressed_tensors(json),
+            QuantMethod::Flashcube => Ok(Self {
+                method,
+                packing: Packing::Int(Format::GptqV2),
+                ..Self::gptq(json)?
+            }),
         }
     }
 

@@ -113,19 +113,27 @@ impl GgufBlocks {
     /// rounding for Q4_1.
     pub fn dequantize(&self) -> Vec<f32> {
         let mut weight = vec![0.0; self.k * self.n];
-        let offset = match self.kind {
-            GgufKind::Q4_0 => 8.0,
-            GgufKind::Q4_1 => 0.0,
-            GgufKind::Q8_0 => 128.0,
-        };
         self.visit(|row, column, code, block| {
-            let scaled = self.scale(block).to_f32() * (f32::from(code) - offset);
-            weight[row * self.n + column] = match self.kind {
-                GgufKind::Q4_1 => scaled + self.minimum(block).to_f32(),
-                GgufKind::Q4_0 | GgufKind::Q8_0 => scaled,
-            };
+            weight[row * self.n + column] = self.value(code, block);
         });
         weight
+    }
+
+    /// The same as [n, k], the order in which it is stored.
+    pub fn dequantize_rows(&self) -> Vec<f32> {
+        let mut weight = Vec::with_capacity(self.k * self.n);
+        self.visit(|_, _, code, block| weight.push(self.value(code, block)));
+        weight
+    }
+
+    /// The weight of a code.
+    fn value(&self, code: u8, block: &[u8]) -> f32 {
+        let (scale, code) = (self.scale(block).to_f32(), f32::from(code));
+        match self.kind {
+            GgufKind::Q4_0 => scale * (code - 8.0),
+            GgufKind::Q4_1 => scale * code + self.minimum(block).to_f32(),
+            GgufKind::Q8_0 => scale * (code - 128.0),
+        }
     }
 
     /// The same weight in the common logical form, groups of 32, symmetric: exact.

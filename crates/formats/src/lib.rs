@@ -6,7 +6,7 @@
 //!   linear out of it.
 //! - [`IntWeights`] is the logical form that [`PackedLinear`] packs from and unpacks to in every
 //!   [`Format`]: GPTQ v1 and v2, AWQ gemm and gemv, Marlin, compressed-tensors. [`GgufBlocks`] and
-//!   [`Nvfp4Weights`] are block formats of their own.
+//!   [`Nvfp4Weights`] are block formats of their own; [`Gguf`] maps a GGUF file.
 //! - [`FloatWeights`] is the same for codes that are small floats: NVFP4, MXFP4, FP8, NF4.
 //! - [`QuantizedLinear`] holds either in the order that products read them in.
 //!
@@ -27,10 +27,14 @@ mod awq;
 mod checkpoint;
 mod compressed_tensors;
 mod config;
+mod describe;
+mod divisor;
 mod element;
 mod error;
 mod float_weights;
 mod gguf;
+mod gguf_file;
+mod gguf_reader;
 mod gptq;
 mod int_weights;
 mod linear;
@@ -43,14 +47,16 @@ mod write;
 
 pub use checkpoint::{Checkpoint, TensorView};
 pub use config::{Packing, QuantConfig, QuantMethod};
+pub use divisor::{input_divisor, input_divisor_tensor};
 pub use element::Element;
 pub use error::FormatError;
 pub use float_weights::{CodeType, FloatWeights, GroupScales};
 pub use gguf::{GgufBlocks, GgufKind};
+pub use gguf_file::{Gguf, GgufHeader, GgufTensor, GgufType, GgufValue};
 pub use gptq::{GptqVersion, check_version, sniff_version};
 pub use int_weights::{IntWeights, QuantShape};
 pub use nvfp4::{Nvfp4Linear, Nvfp4Weights};
 pub use packed::{Format, Layout, PackedLinear, V1Zeros};
 pub use safetensors::Dtype;
 pub use tiled::{QuantizedLinear, VERSION as TILES_VERSION};
-pub use write::{TensorData, save, save_sharded};
+pub use write::{TensorData, save, save_json, save_sharded, save_sharded_views, save_views};

@@ -1,7 +1,7 @@
 //! Writing safetensors: whole files through a temporary file beside the target, so that a reader
 //! sees the old file or the new one and never half of either.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -9,6 +9,7 @@ use std::path::Path;
 use safetensors::Dtype;
 use serde_json::{Map, Value, json};
 
+use crate::checkpoint::TensorView;
 use crate::element::Element;
 use crate::error::{FormatError, check_len};
 
@@ -69,6 +70,16 @@ impl TensorData {
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
+
+    /// The tensor under a name, as a reader would see it.
+    pub fn view<'a>(&'a self, name: &'a str) -> TensorView<'a> {
+        TensorView {
+            name,
+            dtype: self.dtype,
+            shape: &self.shape,
+            bytes: &self.bytes,
+        }
+    }
 }
 
 /// Writes one safetensors file: the same input gives the same bytes.
@@ -83,11 +94,14 @@ pub fn save(
     tensors: &BTreeMap<String, TensorData>,
     metadata: &BTreeMap<String, String>,
 ) -> Result<(), FormatError> {
-    let named: Vec<_> = tensors
+    save_views(path, named_views(tensors), metadata)
+}
+
+fn named_views(tensors: &BTreeMap<String, TensorData>) -> Vec<TensorView<'_>> {
+    tensors
         .iter()
-        .map(|(name, tensor)| (name.as_str(), tensor))
-        .collect();
-    save_named(path.as_ref(), named, metadata)
+        .map(|(name, tensor)| tensor.view(name))
+        .collect()
 }
 
 /// Writes `model-00001-of-0000N.safetensors` files of at most `max_bytes` of tensor data each (a
@@ -98,10 +112,24 @@ pub fn save_sharded(
     metadata: &BTreeMap<String, String>,
     max_bytes: usize,
 ) -> Result<(), FormatError> {
+    save_sharded_views(folder, named_views(tensors), metadata, max_bytes)
+}
+
+/// [`save_sharded`] of tensors that lie anywhere: those of open checkpoints are copied from file to
+/// file without being held in memory.
+///
+/// # Errors
+/// As [`save_views`].
+pub fn save_sharded_views(
+    folder: impl AsRef<Path>,
+    tensors: Vec<TensorView<'_>>,
+    metadata: &BTreeMap<String, String>,
+    max_bytes: usize,
+) -> Result<(), FormatError> {
     let folder = folder.as_ref();
-    let mut shards: Vec<Vec<(&str, &TensorData)>> = vec![Vec::new()];
+    let mut shards: Vec<Vec<TensorView<'_>>> = vec![Vec::new()];
     let (mut filled, mut total) = (0usize, 0usize);
-    for (name, tensor) in tensors {
+    for tensor in tensors {
         if filled > 0 && filled.saturating_add(tensor.bytes.len()) > max_bytes {
             shards.push(Vec::new());
             filled = 0;
@@ -109,7 +137,7 @@ pub fn save_sharded(
         filled += tensor.bytes.len();
         total += tensor.bytes.len();
         if let Some(shard) = shards.last_mut() {
-            shard.push((name, tensor));
+            shard.push(tensor);
         }
     }
     let mut weight_map = Map::new();
@@ -119,9 +147,9 @@ pub fn save_sharded(
         weight_map.extend(
             shard
                 .iter()
-                .map(|(name, _)| ((*name).to_owned(), Value::from(file.as_str()))),
+                .map(|tensor| (tensor.name.to_owned(), Value::from(file.as_str()))),
         );
-        save_named(&folder.join(&file), shard, metadata)?;
+        save_views(folder.join(&file), shard, metadata)?;
     }
     let mut index_metadata: Map<String, Value> = metadata
         .iter()
@@ -129,37 +157,42 @@ pub fn save_sharded(
         .collect();
     index_metadata.insert("total_size".to_owned(), json!(total));
     let index = json!({ "metadata": index_metadata, "weight_map": weight_map });
-    let path = folder.join("model.safetensors.index.json");
-    replace(&path, |out| {
-        serde_json::to_writer_pretty(out, &index).map_err(io::Error::from)
-    })
-    .map_err(FormatError::io(&path))
+    save_json(folder.join("model.safetensors.index.json"), &index)
 }
 
 /// The key of a header that holds no tensor.
 const METADATA: &str = "__metadata__";
 
-fn save_named(
-    path: &Path,
-    mut tensors: Vec<(&str, &TensorData)>,
+/// [`save`] of tensors that lie anywhere.
+///
+/// # Errors
+/// [`FormatError::Io`], [`FormatError::Unsupported`] for the name `__metadata__` or one that comes
+/// twice; the target is then as it was before.
+pub fn save_views(
+    path: impl AsRef<Path>,
+    mut tensors: Vec<TensorView<'_>>,
     metadata: &BTreeMap<String, String>,
 ) -> Result<(), FormatError> {
-    if tensors.iter().any(|(name, _)| *name == METADATA) {
-        return Err(FormatError::unsupported(
-            "safetensors",
-            "a tensor name",
-            METADATA,
-            "the name is reserved",
-        ));
+    let path = path.as_ref();
+    let refuse =
+        |name: &str, limit| FormatError::unsupported("safetensors", "a tensor name", name, limit);
+    let mut seen = BTreeSet::new();
+    for tensor in &tensors {
+        if tensor.name == METADATA {
+            return Err(refuse(METADATA, "the name is reserved"));
+        }
+        if !seen.insert(tensor.name) {
+            return Err(refuse(tensor.name, "every name comes once"));
+        }
     }
     // Widest elements first, so that every tensor starts at a multiple of its element size.
-    tensors.sort_by_key(|(_, tensor)| std::cmp::Reverse(tensor.dtype.bitsize()));
+    tensors.sort_by_key(|tensor| std::cmp::Reverse(tensor.dtype.bitsize()));
     replace(path, |out| write_safetensors(out, &tensors, metadata)).map_err(FormatError::io(path))
 }
 
 fn write_safetensors(
     out: &mut impl Write,
-    tensors: &[(&str, &TensorData)],
+    tensors: &[TensorView<'_>],
     metadata: &BTreeMap<String, String>,
 ) -> io::Result<()> {
     let mut header = Map::new();
@@ -167,11 +200,11 @@ fn write_safetensors(
         header.insert(METADATA.to_owned(), json!(metadata));
     }
     let mut offset = 0;
-    for (name, tensor) in tensors {
+    for tensor in tensors {
         let end = offset + tensor.bytes.len();
         let entry =
             json!({ "dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": [offset, end] });
-        header.insert((*name).to_owned(), entry);
+        header.insert(tensor.name.to_owned(), entry);
         offset = end;
     }
     let mut text = serde_json::to_vec(&header)?;
@@ -180,7 +213,19 @@ fn write_safetensors(
     out.write_all(&text)?;
     tensors
         .iter()
-        .try_for_each(|(_, tensor)| out.write_all(&tensor.bytes))
+        .try_for_each(|tensor| out.write_all(tensor.bytes))
+}
+
+/// Writes a JSON file, whole or not at all.
+///
+/// # Errors
+/// [`FormatError::Io`].
+pub fn save_json(path: impl AsRef<Path>, value: &Value) -> Result<(), FormatError> {
+    let path = path.as_ref();
+    replace(path, |out| {
+        serde_json::to_writer_pretty(out, value).map_err(io::Error::from)
+    })
+    .map_err(FormatError::io(path))
 }
 
 /// Fills a temporary file in the target's own folder (a rename across file systems would copy) and

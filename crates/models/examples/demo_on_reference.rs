@@ -15,7 +15,7 @@ use flashcube_reference::{Options, Tensor4, forward};
 
 /// The reference, its results rounded to f32.
 fn attend(call: &AttentionCall<'_, f32>) -> Result<Attended, flashcube_reference::Error> {
-    let shape = [call.b, call.h, call.s, call.d];
+    let shape = [call.b, call.h_q, call.s, call.d];
     let [q, k, v] = [call.q, call.k, call.v].map(|x| Tensor4::from_slice(shape, x));
     let options = Options {
         scale: call.scale,

@@ -1,47 +1,12 @@
 use std::path::Path;
 
-use flashcube_formats::{Checkpoint, FormatError};
+use flashcube_formats::Checkpoint;
 
-use crate::layers::{LayerNorm, Linear, gelu, read};
-use crate::{BertConfig, ModelError, Real, TokenBatch};
-
-/// One attention that the model asks its caller for: `softmax(scale q k^T) v` over the valid keys
-/// of each batch row, no causal mask.
-#[derive(Debug, Clone, Copy)]
-pub struct AttentionCall<'a, T> {
-    /// Encoder layer, from 0.
-    pub layer: usize,
-    /// Batch rows (sentences).
-    pub b: usize,
-    /// Heads, the same for queries and keys.
-    pub h: usize,
-    /// Padded sequence length of queries and keys.
-    pub s: usize,
-    /// Head width of q, k and v.
-    pub d: usize,
-    /// Queries, [b, h, s, d] contiguous; rows past a length are 0.
-    pub q: &'a [T],
-    /// Keys, [b, h, s, d] contiguous; rows past a length are 0.
-    pub k: &'a [T],
-    /// Values, [b, h, s, d] contiguous; rows past a length are 0.
-    pub v: &'a [T],
-    /// Valid keys of each batch row, `[b]`: keys from there on are hidden.
-    pub lengths: &'a [usize],
-    /// Factor on the scores: 1 / sqrt(d).
-    pub scale: f64,
-}
-
-#[derive(Debug)]
-struct Layer<T> {
-    query: Linear<T>,
-    key: Linear<T>,
-    value: Linear<T>,
-    attention_output: Linear<T>,
-    attention_norm: LayerNorm<T>,
-    intermediate: Linear<T>,
-    output: Linear<T>,
-    output_norm: LayerNorm<T>,
-}
+use crate::architecture::{Block, Fold, LinearShape, Stage};
+use crate::attention::{AttentionCall, Heads, attended};
+use crate::layers::{Dense, LayerNorm, gelu};
+use crate::weights::Weights;
+use crate::{Architecture, BertConfig, ModelError, Real, TokenBatch};
 
 /// A BERT encoder (Devlin et al. 2018, post-norm) as a sentence model (Reimers, Gurevych 2019):
 /// the mean of the last layer over the valid tokens, scaled to length 1.
@@ -55,7 +20,7 @@ struct Layer<T> {
 /// let model = Bert::<f32>::open(&minilm_dir())?;
 /// let embeddings = model.embed(&tokens, |call| -> Result<Vec<f32>, ModelError> {
 ///     // Uniform attention over all keys; a kernel goes here.
-///     let rows = call.b * call.h * call.s;
+///     let rows = call.b * call.h_q * call.s;
 ///     Ok((0..rows * call.d).map(|i| call.v[i] / call.lengths[0] as f32).collect())
 /// })?; // [1, 384]
 /// # Ok::<(), ModelError>(())
@@ -70,7 +35,7 @@ pub struct Bert<T> {
     /// [type_vocab_size, hidden_size]
     types: Vec<f32>,
     embedding_norm: LayerNorm<T>,
-    layers: Vec<Layer<T>>,
+    layers: Vec<BertBlock<T>>,
 }
 
 impl<T: Real> Bert<T> {
@@ -80,30 +45,27 @@ impl<T: Real> Bert<T> {
     /// Any [`ModelError`] about files, tensors or the configuration.
     pub fn open(folder: &Path) -> Result<Self, ModelError> {
         let config = BertConfig::open(folder.join("config.json"))?;
-        Ok(Self::load(config, &Checkpoint::open(folder)?)?)
+        Self::load(config, &Checkpoint::open(folder)?)
     }
 
     /// Builds the encoder from a checked configuration and its tensors.
     ///
     /// # Errors
-    /// [`FormatError`] naming the tensor that is missing or of another shape or type.
-    pub fn load(config: BertConfig, checkpoint: &Checkpoint) -> Result<Self, FormatError> {
+    /// [`ModelError::Format`] naming the tensor that is missing or of another shape or type.
+    pub fn load(config: BertConfig, weights: &dyn Weights) -> Result<Self, ModelError> {
         let hidden = config.hidden_size;
         let table = |name: &str, rows: usize| {
-            read(
-                checkpoint,
-                &format!("embeddings.{name}_embeddings.weight"),
-                &[rows, hidden],
-            )
+            let name = format!("embeddings.{name}_embeddings.weight");
+            weights.tensor(&name, &[rows, hidden])
         };
         let eps = config.layer_norm_eps;
         Ok(Self {
             words: table("word", config.vocab_size)?,
             positions: table("position", config.max_position_embeddings)?,
             types: table("token_type", config.type_vocab_size)?,
-            embedding_norm: LayerNorm::load(checkpoint, "embeddings.LayerNorm", hidden, eps)?,
+            embedding_norm: LayerNorm::load(weights, "embeddings.LayerNorm", hidden, eps)?,
             layers: (0..config.num_hidden_layers)
-                .map(|i| Layer::load(checkpoint, i, &config))
+                .map(|i| BertBlock::load(weights, i, &config))
                 .collect::<Result<_, _>>()?,
             config,
         })
@@ -127,29 +89,14 @@ impl<T: Real> Bert<T> {
     ) -> Result<Vec<T>, E> {
         self.check(batch)?;
         let mut x = self.embed_tokens(batch);
-        let heads = Heads::of(batch, &self.config);
-        for (layer, weights) in self.layers.iter().enumerate() {
-            let [q, k, v] = [&weights.query, &weights.key, &weights.value]
-                .map(|projection| heads.split(&projection.apply(&x)));
-            let call = AttentionCall {
-                layer,
-                b: heads.b,
-                h: heads.h,
-                s: heads.s,
-                d: heads.d,
-                q: &q,
-                k: &k,
-                v: &v,
-                lengths: &batch.lengths,
-                scale: 1.0 / (heads.d as f64).sqrt(),
-            };
-            let attended = attend(call)?;
-            if attended.len() != q.len() {
-                return Err(
-                    invalid("values returned by attention", attended.len(), q.len()).into(),
-                );
-            }
-            x = weights.after_attention(x, &heads.join(&attended));
+        for layer in &self.layers {
+            x = layer.run(
+                x,
+                &batch.lengths,
+                batch.s,
+                &mut attend,
+                &mut |_, _: &[T]| Ok(()),
+            )?;
         }
         Ok(pool(&x, &batch.lengths, self.config.hidden_size))
     }
@@ -161,20 +108,28 @@ impl<T: Real> Bert<T> {
             ..
         } = self.config;
         if batch.s > max_position_embeddings {
-            return Err(invalid("sequence length", batch.s, max_position_embeddings));
+            return Err(ModelError::invalid(
+                "sequence length",
+                batch.s,
+                max_position_embeddings,
+            ));
         }
         if batch.ids.len() != batch.lengths.len() * batch.s {
-            return Err(invalid(
+            return Err(ModelError::invalid(
                 "token ids",
                 batch.ids.len(),
                 batch.lengths.len() * batch.s,
             ));
         }
         if let Some(&length) = batch.lengths.iter().find(|&&length| length > batch.s) {
-            return Err(invalid("valid tokens of a row", length, batch.s));
+            return Err(ModelError::invalid(
+                "valid tokens of a row",
+                length,
+                batch.s,
+            ));
         }
         match batch.ids.iter().find(|&&id| id as usize >= vocab_size) {
-            Some(&id) => Err(invalid(
+            Some(&id) => Err(ModelError::invalid(
                 "token id",
                 id as usize,
                 vocab_size.saturating_sub(1),
@@ -203,12 +158,27 @@ impl<T: Real> Bert<T> {
     }
 }
 
-impl<T: Real> Layer<T> {
-    fn load(checkpoint: &Checkpoint, i: usize, config: &BertConfig) -> Result<Self, FormatError> {
+/// One layer of the encoder, post-norm: y = LN(x + attention(x)), LN(y + feed-forward(y)).
+#[derive(Debug)]
+pub(crate) struct BertBlock<T> {
+    layer: usize,
+    heads: usize,
+    query: Dense<T>,
+    key: Dense<T>,
+    value: Dense<T>,
+    attention_output: Dense<T>,
+    attention_norm: LayerNorm<T>,
+    intermediate: Dense<T>,
+    output: Dense<T>,
+    output_norm: LayerNorm<T>,
+}
+
+impl<T: Real> BertBlock<T> {
+    fn load(weights: &dyn Weights, i: usize, config: &BertConfig) -> Result<Self, ModelError> {
         let (hidden, wide) = (config.hidden_size, config.intermediate_size);
         let linear = |name: &str, inputs, outputs| {
-            Linear::load(
-                checkpoint,
+            Dense::load(
+                weights,
                 &format!("encoder.layer.{i}.{name}"),
                 inputs,
                 outputs,
@@ -216,9 +186,11 @@ impl<T: Real> Layer<T> {
         };
         let norm = |name: &str| {
             let name = format!("encoder.layer.{i}.{name}.LayerNorm");
-            LayerNorm::load(checkpoint, &name, hidden, config.layer_norm_eps)
+            LayerNorm::load(weights, &name, hidden, config.layer_norm_eps)
         };
         Ok(Self {
+            layer: i,
+            heads: config.num_attention_heads,
             query: linear("attention.self.query", hidden, hidden)?,
             key: linear("attention.self.key", hidden, hidden)?,
             value: linear("attention.self.value", hidden, hidden)?,
@@ -230,81 +202,124 @@ impl<T: Real> Layer<T> {
         })
     }
 
-    /// `x` and `attended`: [tokens, hidden]; both residual sums are normalised after the addition.
-    fn after_attention(&self, x: Vec<T>, attended: &[T]) -> Vec<T> {
-        let x = add_norm(
-            self.attention_output.apply(attended),
-            &x,
-            &self.attention_norm,
-        );
+    /// `x` [tokens, hidden] through the layer; `observe` sees the input of every stage.
+    fn run<E: From<ModelError>>(
+        &self,
+        x: Vec<T>,
+        lengths: &[usize],
+        s: usize,
+        attend: &mut impl FnMut(AttentionCall<'_, T>) -> Result<Vec<T>, E>,
+        observe: &mut impl FnMut(usize, &[T]) -> Result<(), E>,
+    ) -> Result<Vec<T>, E> {
+        let (h, d) = (self.heads, self.attention_norm.features() / self.heads);
+        let heads = Heads { h, s, d, lengths };
+        observe(0, &x)?;
+        let [q, k, v] = [&self.query, &self.key, &self.value]
+            .map(|projection| heads.split(&projection.apply(&x)));
+        let call = AttentionCall {
+            layer: self.layer,
+            b: lengths.len(),
+            h_q: h,
+            h_kv: h,
+            s,
+            d,
+            past: 0,
+            q: &q,
+            k: &k,
+            v: &v,
+            lengths,
+            causal: false,
+            scale: 1.0 / (d as f64).sqrt(),
+        };
+        let out = heads.join(&attended(call, attend)?);
+        observe(1, &out)?;
+        let x = add_norm(self.attention_output.apply(&out), &x, &self.attention_norm);
+        observe(2, &x)?;
         let mut wide = self.intermediate.apply(&x);
         gelu(&mut wide);
-        add_norm(self.output.apply(&wide), &x, &self.output_norm)
+        observe(3, &wide)?;
+        Ok(add_norm(self.output.apply(&wide), &x, &self.output_norm))
+    }
+}
+
+impl Block for BertBlock<f32> {
+    fn forward(
+        &self,
+        x: Vec<f32>,
+        batch: &TokenBatch,
+        attend: &mut crate::Attend<'_>,
+        observe: &mut crate::Observe<'_>,
+    ) -> Result<Vec<f32>, ModelError> {
+        self.run(
+            x,
+            &batch.lengths,
+            batch.s,
+            &mut &mut *attend,
+            &mut &mut *observe,
+        )
+    }
+}
+
+impl Architecture for BertConfig {
+    fn blocks(&self) -> usize {
+        self.num_hidden_layers
+    }
+
+    fn prefix(&self, block: usize) -> String {
+        format!("encoder.layer.{block}.")
+    }
+
+    fn stages(&self, block: usize) -> Vec<Stage> {
+        let (hidden, wide) = (self.hidden_size, self.intermediate_size);
+        let name = |name: &str| format!("encoder.layer.{block}.{name}");
+        let linear = |part: &str, k, n| LinearShape {
+            name: name(part),
+            k,
+            n,
+        };
+        let own = ["query", "key", "value"];
+        let own = own.map(|part| linear(&format!("attention.self.{part}"), hidden, hidden));
+        let stage = |linears, fold| Stage { linears, fold };
+        vec![
+            // The residual reads the same values: dividing them would change it.
+            stage(own.to_vec(), Fold::Nowhere),
+            stage(
+                vec![linear("attention.output.dense", hidden, hidden)],
+                Fold::Rows {
+                    linear: name("attention.self.value"),
+                    rows: (0..hidden).collect(),
+                },
+            ),
+            stage(
+                vec![linear("intermediate.dense", hidden, wide)],
+                Fold::Nowhere,
+            ),
+            // GELU(x / s) is not GELU(x) / s.
+            stage(vec![linear("output.dense", wide, hidden)], Fold::Nowhere),
+        ]
+    }
+
+    fn embed(&self, weights: &dyn Weights, batch: &TokenBatch) -> Result<Vec<f32>, ModelError> {
+        let outer = BertConfig {
+            num_hidden_layers: 0,
+            ..self.clone()
+        };
+        let bert = Bert::<f32>::load(outer, weights)?;
+        bert.check(batch)?;
+        Ok(bert.embed_tokens(batch))
+    }
+
+    fn block(&self, weights: &dyn Weights, i: usize) -> Result<Box<dyn Block>, ModelError> {
+        Ok(Box::new(BertBlock::<f32>::load(weights, i, self)?))
     }
 }
 
 fn add_norm<T: Real>(mut y: Vec<T>, residual: &[T], norm: &LayerNorm<T>) -> Vec<T> {
     for (y, &r) in y.iter_mut().zip(residual) {
-        *y = *y + r;
+        *y += r;
     }
     norm.apply(&mut y);
     y
-}
-
-/// The two layouts of activations: [tokens, h d] over valid tokens only, so that the linear parts
-/// spend nothing on padding, and [b, h, s, d] with zeros past each length, for attention.
-struct Heads<'a> {
-    b: usize,
-    h: usize,
-    s: usize,
-    d: usize,
-    lengths: &'a [usize],
-}
-
-impl<'a> Heads<'a> {
-    fn of(batch: &'a TokenBatch, config: &BertConfig) -> Self {
-        let h = config.num_attention_heads;
-        let d = config.hidden_size / h;
-        Self {
-            b: batch.lengths.len(),
-            h,
-            s: batch.s,
-            d,
-            lengths: &batch.lengths,
-        }
-    }
-
-    /// (offset in [tokens, h d], offset in [b, h, s, d]) of each run of d values.
-    fn runs(&self) -> impl Iterator<Item = (usize, usize)> {
-        let valid = self
-            .lengths
-            .iter()
-            .enumerate()
-            .flat_map(|(b, &length)| (0..length).map(move |i| (b, i)));
-        valid.enumerate().flat_map(move |(token, (b, i))| {
-            (0..self.h).map(move |head| {
-                let padded = (b * self.h + head) * self.s + i;
-                ((token * self.h + head) * self.d, padded * self.d)
-            })
-        })
-    }
-
-    fn split<T: Real>(&self, x: &[T]) -> Vec<T> {
-        let mut y = vec![T::zero(); self.b * self.h * self.s * self.d];
-        for (from, to) in self.runs() {
-            y[to..to + self.d].copy_from_slice(&x[from..from + self.d]);
-        }
-        y
-    }
-
-    fn join<T: Real>(&self, y: &[T]) -> Vec<T> {
-        let tokens: usize = self.lengths.iter().sum();
-        let mut x = vec![T::zero(); tokens * self.h * self.d];
-        for (to, from) in self.runs() {
-            x[to..to + self.d].copy_from_slice(&y[from..from + self.d]);
-        }
-        x
-    }
 }
 
 /// Mean over the tokens of each row, scaled to length 1: [tokens, hidden] -> [b, hidden].
@@ -316,7 +331,7 @@ fn pool<T: Real>(x: &[T], lengths: &[usize], hidden: usize) -> Vec<T> {
         start += length;
         let mut sum = vec![T::zero(); hidden];
         for row in rows.chunks_exact(hidden) {
-            sum.iter_mut().zip(row).for_each(|(s, &v)| *s = *s + v);
+            sum.iter_mut().zip(row).for_each(|(s, &v)| *s += v);
         }
         // The mean's divisor cancels against the length, so the sum is scaled directly.
         let norm = sum.iter().fold(T::zero(), |n, &v| n + v * v).sqrt();
@@ -328,8 +343,4 @@ fn pool<T: Real>(x: &[T], lengths: &[usize], hidden: usize) -> Vec<T> {
         pooled.extend(sum.into_iter().map(|v| v * scale));
     }
     pooled
-}
-
-fn invalid(what: &'static str, value: usize, limit: usize) -> ModelError {
-    ModelError::InvalidInput { what, value, limit }
 }

@@ -36,14 +36,8 @@ impl BertConfig {
     /// [`ModelError::Io`], [`ModelError::Parse`], or [`ModelError::Config`] naming the field.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, ModelError> {
         let path = path.as_ref();
-        let text = std::fs::read_to_string(path).map_err(|source| ModelError::Io {
-            path: path.to_path_buf(),
-            source,
-        })?;
-        let config: Self = serde_json::from_str(&text).map_err(|e| ModelError::Parse {
-            path: path.to_path_buf(),
-            detail: e.to_string(),
-        })?;
+        let text = std::fs::read_to_string(path).map_err(ModelError::io(path))?;
+        let config: Self = serde_json::from_str(&text).map_err(ModelError::parse(path))?;
         config.check()?;
         Ok(config)
     }

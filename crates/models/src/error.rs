@@ -1,4 +1,4 @@
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use flashcube_formats::FormatError;
 
@@ -54,4 +54,31 @@ pub enum ModelError {
         /// The largest (or the only) value accepted.
         limit: usize,
     },
+    /// A device or kernel refused what the model asked of it.
+    #[error("{what}: {detail}")]
+    Device {
+        /// What was asked.
+        what: &'static str,
+        /// What it said.
+        detail: String,
+    },
+}
+
+impl ModelError {
+    pub(crate) fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.to_path_buf();
+        |source| Self::Io { path, source }
+    }
+
+    pub(crate) fn parse<E: ToString>(path: &Path) -> impl FnOnce(E) -> Self {
+        let path = path.to_path_buf();
+        |error| Self::Parse {
+            path,
+            detail: error.to_string(),
+        }
+    }
+
+    pub(crate) fn invalid(what: &'static str, value: usize, limit: usize) -> Self {
+        Self::InvalidInput { what, value, limit }
+    }
 }

@@ -6,22 +6,40 @@
 
 use std::path::PathBuf;
 
+mod architecture;
+mod attention;
 mod bert;
 mod config;
 mod error;
+mod generate;
+mod gguf;
 mod layers;
+mod llama;
+mod llama_config;
+mod open;
+mod perplexity;
 mod real;
 mod tokenizer;
+mod weights;
 
 #[cfg(feature = "demo")]
 pub mod demo;
 
-pub use bert::{AttentionCall, Bert};
+pub use architecture::{Architecture, Attend, Block, Fold, LinearShape, Observe, Stage};
+pub use attention::AttentionCall;
+pub use bert::Bert;
 pub use config::BertConfig;
 pub use error::ModelError;
-pub use layers::{LayerNorm, Linear, gelu};
+pub use generate::{Generator, Sampler};
+pub use gguf::GgufModel;
+pub use layers::{Dense, LayerNorm, Linear, RmsNorm, gelu, silu_multiply};
+pub use llama::{Llama, MakeLinear, dense};
+pub use llama_config::LlamaConfig;
+pub use open::{Family, Model, Source};
+pub use perplexity::{Perplexity, perplexity};
 pub use real::Real;
 pub use tokenizer::{TokenBatch, Tokenizer, Truncation};
+pub use weights::{Overlay, QuantizedCheckpoint, Weights};
 
 /// Where models and tools lie: `$XDG_DATA_HOME/flashcube`, else `~/.local/share/flashcube`.
 pub fn data_dir() -> PathBuf {
@@ -39,4 +57,14 @@ pub fn data_dir() -> PathBuf {
 /// Folder of the MiniLM sentence model: `model.safetensors`, `tokenizer.json`, `config.json`.
 pub fn minilm_dir() -> PathBuf {
     data_dir().join("minilm")
+}
+
+/// The SmolLM2 text model, one GGUF file.
+pub fn smollm2_file() -> PathBuf {
+    data_dir().join("smollm2").join("model.gguf")
+}
+
+/// Folder of the calibration texts: `wiki.txt`, `web.txt`, `stories.txt`, `code.txt`.
+pub fn texts_dir() -> PathBuf {
+    data_dir().join("texts")
 }

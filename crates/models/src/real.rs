@@ -1,7 +1,8 @@
+use faer::traits::RealField;
 use num_traits::Float;
 
 /// The float of a model's linear parts: `f32` for the run under test, `f64` for its reference.
-pub trait Real: Float + Default + Send + Sync + std::fmt::Debug + 'static {
+pub trait Real: Float + RealField + Default + Send + Sync + std::fmt::Debug + 'static {
     /// Widens (or keeps) a stored weight.
     fn from_f32(x: f32) -> Self;
     /// Rounds (or keeps) a constant.

@@ -1,8 +1,13 @@
 use std::path::Path;
 
 use serde::Serialize;
+use tokenizers::AddedToken;
+use tokenizers::decoders::byte_level::ByteLevel;
+use tokenizers::models::bpe::{BPE, Vocab};
+use tokenizers::pre_tokenizers::digits::Digits;
+use tokenizers::pre_tokenizers::sequence::Sequence;
 
-use crate::ModelError;
+use crate::{GgufModel, ModelError};
 
 /// Sentences as token ids, padded to the longest of the batch.
 #[derive(Debug, Clone, Default)]
@@ -47,18 +52,12 @@ impl Tokenizer {
     /// [`ModelError::Io`] when it cannot be read, [`ModelError::Parse`] when it is not a tokenizer.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, ModelError> {
         let path = path.as_ref();
-        let bytes = std::fs::read(path).map_err(|source| ModelError::Io {
-            path: path.to_path_buf(),
-            source,
-        })?;
-        let parse = |e: tokenizers::Error| ModelError::Parse {
-            path: path.to_path_buf(),
-            detail: e.to_string(),
-        };
-        let mut inner = tokenizers::Tokenizer::from_bytes(bytes).map_err(parse)?;
+        let bytes = std::fs::read(path).map_err(ModelError::io(path))?;
+        let parse = ModelError::parse::<tokenizers::Error>;
+        let mut inner = tokenizers::Tokenizer::from_bytes(bytes).map_err(parse(path))?;
         inner
             .with_truncation(None)
-            .map_err(parse)?
+            .map_err(parse(path))?
             .with_padding(None);
         Ok(Self {
             inner,
@@ -107,5 +106,103 @@ impl Tokenizer {
             batch.ids.append(&mut row);
         }
         Ok(batch)
+    }
+
+    /// The byte-level BPE inside a GGUF file, with digits one by one as SmolLM has them.
+    ///
+    /// # Errors
+    /// [`ModelError::Config`] for another kind of tokenizer, or lists that do not belong together.
+    pub fn from_gguf(model: &GgufModel) -> Result<Self, ModelError> {
+        use flashcube_formats::GgufValue::{Array, Signed, Text};
+        let refuse = |field, value: String, expected: &str| ModelError::Config {
+            field,
+            value,
+            expected: expected.to_owned(),
+        };
+        let metadata = model.gguf().metadata();
+        for (field, expected) in [
+            ("tokenizer.ggml.model", "gpt2"),
+            ("tokenizer.ggml.pre", "smollm"),
+        ] {
+            let found = metadata.get(field);
+            if !matches!(found, Some(Text(text)) if text == expected) {
+                return Err(refuse(field, format!("{found:?}"), expected));
+            }
+        }
+        let tokens = model.texts("tokenizer.ggml.tokens")?;
+        let numbered = |(id, token): (usize, &&str)| ((*token).to_owned(), id as u32);
+        let vocab: Vocab = tokens.iter().enumerate().map(numbered).collect();
+        let merges = model
+            .texts("tokenizer.ggml.merges")?
+            .into_iter()
+            .map(|merge| {
+                let pair = merge.split_once(' ');
+                pair.map(|(a, b)| (a.to_owned(), b.to_owned()))
+                    .ok_or_else(|| refuse("tokenizer.ggml.merges", merge.to_owned(), "two tokens"))
+            });
+        let bpe = BPE::new(vocab, merges.collect::<Result<_, _>>()?);
+        let mut inner = tokenizers::Tokenizer::new(bpe);
+        let bytes = ByteLevel::new(false, true, true);
+        let split = Sequence::new(vec![Digits::new(true).into(), bytes.into()]);
+        inner
+            .with_pre_tokenizer(Some(split))
+            .with_decoder(Some(bytes));
+        // Type 3 marks tokens of control, which no text spells.
+        if let Some(Array(kinds)) = metadata.get("tokenizer.ggml.token_type") {
+            let control = tokens
+                .iter()
+                .zip(kinds)
+                .filter(|(_, kind)| **kind == Signed(3));
+            let special: Vec<AddedToken> = control
+                .map(|(token, _)| AddedToken::from(*token, true))
+                .collect();
+            inner.add_special_tokens(&special);
+        }
+        Ok(Self {
+            inner,
+            limit: Self::LIMIT,
+        })
+    }
+
+    /// Writes a `tokenizer.json`.
+    ///
+    /// # Errors
+    /// [`ModelError::Parse`] with what the writer said.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<(), ModelError> {
+        let path = path.as_ref();
+        self.inner.save(path, true).map_err(ModelError::parse(path))
+    }
+
+    /// Token ids of a whole text: not cut, nothing added around it.
+    ///
+    /// # Errors
+    /// [`ModelError::Tokenize`].
+    pub fn ids(&self, text: &str) -> Result<Vec<u32>, ModelError> {
+        let encoding = self
+            .inner
+            .encode(text, false)
+            .map_err(|e| ModelError::Tokenize {
+                sentence: 0,
+                detail: e.to_string(),
+            })?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// The text of tokens, without those of control.
+    ///
+    /// # Errors
+    /// [`ModelError::Tokenize`].
+    pub fn text(&self, ids: &[u32]) -> Result<String, ModelError> {
+        self.inner
+            .decode(ids, true)
+            .map_err(|e| ModelError::Tokenize {
+                sentence: 0,
+                detail: e.to_string(),
+            })
+    }
+
+    /// The id of a token by its spelling.
+    pub fn id(&self, token: &str) -> Option<u32> {
+        self.inner.token_to_id(token)
     }
 }

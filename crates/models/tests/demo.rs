@@ -28,7 +28,7 @@ fn model() -> Option<PathBuf> {
 
 /// The reference with its results rounded to f32.
 fn attend(call: &AttentionCall<'_, f32>, lengths: Option<&[usize]>) -> Attended {
-    let shape = [call.b, call.h, call.s, call.d];
+    let shape = [call.b, call.h_q, call.s, call.d];
     let [q, k, v] = [call.q, call.k, call.v].map(|x| Tensor4::from_slice(shape, x).unwrap());
     let options = Options {
         scale: call.scale,

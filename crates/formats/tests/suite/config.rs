@@ -130,3 +130,45 @@ fn config_file_is_read_and_a_broken_one_refused() {
         Err(FormatError::Corrupt { .. })
     ));
 }
+
+#[test]
+fn written_configs_read_back_the_same() {
+    let packings = [
+        (
+            QuantMethod::Gptq,
+            Packing::Int(Format::GptqV1(V1Zeros::Word)),
+        ),
+        (QuantMethod::Gptq, Packing::Int(Format::GptqV2)),
+        (QuantMethod::Gptq, Packing::Int(Format::Marlin)),
+        (QuantMethod::Flashcube, Packing::Int(Format::GptqV2)),
+        (QuantMethod::Awq, Packing::Int(Format::AwqGemm)),
+        (QuantMethod::Awq, Packing::Int(Format::AwqGemv)),
+        (
+            QuantMethod::CompressedTensors,
+            Packing::Int(Format::CompressedTensors),
+        ),
+        (QuantMethod::CompressedTensors, Packing::Nvfp4),
+    ];
+    for (method, packing) in packings {
+        for group_size in [None, Some(64)] {
+            if packing == Packing::Nvfp4 && group_size.is_none() {
+                continue;
+            }
+            for sym in [true, false] {
+                let config = QuantConfig {
+                    method,
+                    bits: 4,
+                    group_size,
+                    desc_act: method == QuantMethod::Gptq && sym,
+                    sym: Some(sym),
+                    packing,
+                    ignore: vec!["lm_head".to_owned()],
+                };
+                let json = config.to_json();
+                assert_eq!(QuantConfig::from_json(&json).unwrap(), config, "{json}");
+                let whole = serde_json::json!({ "quantization_config": json });
+                assert_eq!(QuantConfig::from_json(&whole).unwrap(), config);
+            }
+        }
+    }
+}

@@ -3,7 +3,10 @@
 mod checkpoint;
 mod config;
 mod damage;
+mod drive;
+mod gguf_file;
 mod golden;
+mod hostile;
 mod linear;
 mod round_trip;
 mod sizes;

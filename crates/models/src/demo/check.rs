@@ -85,7 +85,7 @@ fn with_reference<T: AsPrimitive<f64>, R>(
     call: &AttentionCall<'_, T>,
     f: impl FnOnce(&[Tensor4; 3], &Options<'_>) -> Result<R, flashcube_reference::Error>,
 ) -> Result<R, DemoError> {
-    let shape = [call.b, call.h, call.s, call.d];
+    let shape = [call.b, call.h_q, call.s, call.d];
     let options = Options {
         scale: call.scale,
         lengths_kv: Some(call.lengths),
@@ -121,8 +121,8 @@ pub(super) fn check_layer(
     let limit = bound(call, max_abs_score);
     // Rows of [b, h, s] whose query is valid.
     let rows = || {
-        (0..call.b * call.h)
-            .flat_map(|bh| (0..call.lengths[bh / call.h]).map(move |i| bh * call.s + i))
+        (0..call.b * call.h_q)
+            .flat_map(|bh| (0..call.lengths[bh / call.h_q]).map(move |i| bh * call.s + i))
     };
     let values = || rows().flat_map(|row| row * call.d..(row + 1) * call.d);
     let expected_out = &expected.out.data;
@@ -168,13 +168,16 @@ mod tests {
         let call = |lengths| AttentionCall {
             layer: 0,
             b: 1,
-            h: 1,
+            h_q: 1,
+            h_kv: 1,
             s: 2,
             d: 1,
+            past: 0,
             q: &q,
             k: &k,
             v: &v,
             lengths,
+            causal: false,
             scale: 1.0,
         };
         let full = reference_forward(&call(&[2])).unwrap();

@@ -66,8 +66,8 @@ impl SentenceMaps {
 pub(super) fn add_layer(maps: &mut [SentenceMaps], call: &AttentionCall<'_, f32>, lse: &[f32]) {
     let scale = call.scale as f32;
     for (b, maps) in maps.iter_mut().enumerate() {
-        for head in 0..call.h {
-            let first = (b * call.h + head) * call.s;
+        for head in 0..call.h_q {
+            let first = (b * call.h_q + head) * call.s;
             let values = |row: usize| (first + row) * call.d..(first + row + 1) * call.d;
             let mut weights = Vec::with_capacity(maps.n * maps.n);
             for i in 0..maps.n {

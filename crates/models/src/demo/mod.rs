@@ -232,7 +232,7 @@ fn timed(
     *seconds += start.elapsed().as_secs_f64();
     for (what, found, expected) in [
         ("out", attended.out.len(), call.q.len()),
-        ("lse", attended.lse.len(), call.b * call.h * call.s),
+        ("lse", attended.lse.len(), call.b * call.h_q * call.s),
     ] {
         if found != expected {
             let detail = format!("{what}: {found} values, expected {expected}");

