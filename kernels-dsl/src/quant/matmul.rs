@@ -57,6 +57,8 @@ pub trait MatmulTier {
     fn load(ctx: &mut Self::Ctx, j: u32, end: u32);
     /// Waits for k-block `j`.
     fn receive(ctx: &mut Self::Ctx, j: u32);
+    /// Whether any of the columns of part `part` exist.
+    fn exists(ctx: &Self::Ctx, #[comptime] part: usize) -> bool;
     /// Takes part `part` of k-block `j` out of where it arrived.
     fn open(ctx: &mut Self::Ctx, j: u32, #[comptime] part: usize) -> Self::Block;
     /// The weights of step `step`, which lie in group `group` of the block.
@@ -111,7 +113,9 @@ pub fn multiply_blocks<T: MatmulTier>(
             let parts = T::parts(&*ctx);
             #[unroll]
             for part in 0..parts {
-                multiply_part::<T>(ctx, sums, acc, j, part, tiles);
+                if T::exists(&*ctx, part) {
+                    multiply_part::<T>(ctx, sums, acc, j, part, tiles);
+                }
             }
             T::release(ctx, j);
         }

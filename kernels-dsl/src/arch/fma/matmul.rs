@@ -128,6 +128,9 @@ impl<'a, E: Float> MatmulTier for UnitTier<'a, E> {
     fn begin(_ctx: &mut UnitMatmul<'a, E>, _start: u32, _end: u32) {}
     fn load(_ctx: &mut UnitMatmul<'a, E>, _j: u32, _end: u32) {}
     fn receive(_ctx: &mut UnitMatmul<'a, E>, _j: u32) {}
+    fn exists(_ctx: &UnitMatmul<'a, E>, #[comptime] _part: usize) -> bool {
+        true
+    }
     fn open(_ctx: &mut UnitMatmul<'a, E>, j: u32, #[comptime] _part: usize) -> u32 {
         j
     }

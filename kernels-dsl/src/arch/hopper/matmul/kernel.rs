@@ -66,6 +66,7 @@ fn run_hopper<'a, E: Float>(
         row0: 0u32,
         n_tile: 0u32,
         wg: warpgroup.max(1u32) - 1u32,
+        parts: 0u32,
         shape,
     };
     let mut group = NamedSums {};

@@ -34,6 +34,8 @@ pub struct HopperMatmul<'a> {
     pub n_tile: u32,
     /// Consumer warpgroup.
     pub wg: u32,
+    /// Its column blocks that exist.
+    pub parts: u32,
     /// Comptime shape.
     #[cube(comptime)]
     pub shape: HopperMatmulShape,
@@ -45,6 +47,7 @@ impl<'a> HopperMatmul<'a> {
     pub(super) fn visit(&mut self, unit: &WorkUnit) {
         self.row0 = unit.m_block * comptime!(self.shape.rows);
         self.n_tile = unit.n_block * comptime!(self.shape.tiles_n());
+        self.parts = self.sizes.n_tiles - self.sizes.n_tiles.min(self.n_tile + self.wg * PARTS);
     }
     fn slot(&self) -> u32 {
         self.pos % comptime!(self.shape.stages)
@@ -63,7 +66,7 @@ impl<'a> HopperMatmul<'a> {
     }
 
     /// K-block `j` into the next stage, by one thread, once the consumers are done with what was in
-    /// it. Column blocks past the last do not come: what their stages hold is never stored.
+    /// it. Column blocks past the last do not come, and nobody multiplies them.
     fn load_block(&self, j: u32) {
         let shape = comptime!(self.shape);
         let (stage, full) = (self.stage(), self.full());
@@ -139,6 +142,9 @@ impl<'a> MatmulTier for HopperMatmulTier<'a> {
         hopper::mbar_wait(ctx.full(), ctx.parity());
     }
 
+    fn exists(ctx: &HopperMatmul<'a>, #[comptime] part: usize) -> bool {
+        comptime!(part as u32) < ctx.parts
+    }
     fn open(ctx: &mut HopperMatmul<'a>, _j: u32, #[comptime] part: usize) -> HopperBlock {
         let shape = comptime!(ctx.shape);
         let (groups, bits) = comptime!((shape.tiles.groups as usize, shape.tiles.bits as usize));
