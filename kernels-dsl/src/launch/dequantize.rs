@@ -162,7 +162,7 @@ pub fn select_dequantize(
 
 impl PackedWeights {
     /// Sizes in words, with every buffer long enough for them.
-    fn check(&self) -> Result<(PackSizes, Packing), InvalidProblem> {
+    pub(super) fn check(&self) -> Result<(PackSizes, Packing), InvalidProblem> {
         let (k, n) = (self.k, self.n);
         for (name, value) in [("k", k), ("n", n)] {
             if value > 1 << 30 {

@@ -2,7 +2,7 @@
 
 use cubecl::prelude::*;
 
-use super::{AWQ_ORDER, PackSizes, PackedMatrix, Packing, code};
+use super::{AWQ_ORDER, PackSizes, PackedMatrix, Packing, WeightCodes, code, number_of};
 
 /// One unit unpacks one run of codes (a word; 3 words for 3 bits) and writes its weights.
 ///
@@ -78,9 +78,12 @@ fn unpack_run<'a, E: Float>(
         };
         if k < sizes.k && n < sizes.n {
             let group = matrix.group(k);
-            let q = code(&words, f, packing) as i32;
-            let z = matrix.zero(group, n, packing) as i32;
-            let w = f32::cast_from(q - z) * matrix.scale(group, n, packing);
+            let number = number_of(
+                code(&words, f, packing),
+                matrix.zero(group, n, packing),
+                comptime!(WeightCodes::Int),
+            );
+            let w = number * matrix.scale(group, n, packing);
             out[out_offset + k as usize * out_row + n as usize] = E::cast_from(w);
         }
     }

@@ -7,6 +7,7 @@ mod hadamard;
 mod loader;
 mod matmul;
 mod packing;
+mod repack;
 mod tiles;
 
 pub use dequantize::*;
@@ -15,4 +16,5 @@ pub use hadamard::*;
 pub use loader::*;
 pub use matmul::*;
 pub use packing::*;
+pub use repack::*;
 pub use tiles::*;

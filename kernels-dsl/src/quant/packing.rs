@@ -133,59 +133,117 @@ impl<'a> PackedMatrix<'a> {
 
     /// Zero point of (group, column).
     pub fn zero(&self, group: u32, n: u32, #[comptime] packing: Packing) -> u32 {
-        let bits = comptime!(packing.bits);
-        let mask = comptime!(packing.mask());
-        let per_word = comptime!(32 / packing.bits);
-        match comptime!(packing.format) {
-            PackFormat::GptqV1 | PackFormat::GptqV2 => {
-                let row = group as usize * self.sizes.zero_words as usize;
-                if comptime!(packing.bits == 3) {
-                    let bit = n * bits;
-                    let at = row + (bit / 32u32) as usize;
-                    let low = self.zeros[at];
-                    let shift = bit % 32u32;
-                    let mut z = low >> shift;
-                    // Fields 10 and 21 of every 32 straddle two words.
-                    if shift > 29u32 {
-                        z |= self.zeros[at + 1] << (32u32 - shift);
-                    }
-                    if comptime!(packing.format == PackFormat::GptqV1) {
-                        z += 1u32;
-                    }
-                    z & mask
-                } else {
-                    let mut word = self.zeros[row + (n / per_word) as usize];
-                    if comptime!(packing.format == PackFormat::GptqV1) {
-                        word += comptime!(packing.ones());
-                    }
-                    (word >> (n % per_word * bits)) & mask
-                }
-            }
-            PackFormat::AwqGemm => {
-                let word = self.zeros
-                    [group as usize * self.sizes.zero_words as usize + (n / 8u32) as usize];
-                // Column c of 8 lies in field c/2 + 4 (c%2): the inverse of AWQ_ORDER.
-                let c = n % 8u32;
-                let field = c / 2u32 + (c % 2u32) * 4u32;
-                (word >> (field * 4u32)) & mask
-            }
-            PackFormat::AwqGemv => {
-                let word = self.zeros
-                    [n as usize * self.sizes.zero_words as usize + (group / 8u32) as usize];
-                (word >> (group % 8u32 * 4u32)) & mask
-            }
-        }
+        zero_at(self.zeros, self.sizes, group, n, packing)
     }
 
     /// Scale of (group, column), exact.
     pub fn scale(&self, group: u32, n: u32, #[comptime] packing: Packing) -> f32 {
-        let index = if comptime!(packing.format == PackFormat::AwqGemv) {
-            n as usize * (self.sizes.zero_words * 8u32) as usize + group as usize
-        } else {
-            group as usize * self.sizes.n as usize + n as usize
-        };
-        let shift = (index % 2) as u32 * 16u32;
-        half_bits_to_f32((self.scales[index / 2] >> shift) & 0xFFFFu32)
+        half_bits_to_f32(scale_bits_at(self.scales, self.sizes, group, n, packing))
+    }
+}
+
+/// Zero point of (group, column) among packed ones.
+#[cube]
+pub fn zero_at(
+    zeros: &[u32],
+    sizes: &PackSizes,
+    group: u32,
+    n: u32,
+    #[comptime] packing: Packing,
+) -> u32 {
+    let bits = comptime!(packing.bits);
+    let mask = comptime!(packing.mask());
+    let per_word = comptime!(32 / packing.bits);
+    match comptime!(packing.format) {
+        PackFormat::GptqV1 | PackFormat::GptqV2 => {
+            let row = group as usize * sizes.zero_words as usize;
+            if comptime!(packing.bits == 3) {
+                let bit = n * bits;
+                let at = row + (bit / 32u32) as usize;
+                let low = zeros[at];
+                let shift = bit % 32u32;
+                let mut z = low >> shift;
+                // Fields 10 and 21 of every 32 straddle two words.
+                if shift > 29u32 {
+                    z |= zeros[at + 1] << (32u32 - shift);
+                }
+                if comptime!(packing.format == PackFormat::GptqV1) {
+                    z += 1u32;
+                }
+                z & mask
+            } else {
+                let mut word = zeros[row + (n / per_word) as usize];
+                if comptime!(packing.format == PackFormat::GptqV1) {
+                    word += comptime!(packing.ones());
+                }
+                (word >> (n % per_word * bits)) & mask
+            }
+        }
+        PackFormat::AwqGemm => {
+            let word = zeros[group as usize * sizes.zero_words as usize + (n / 8u32) as usize];
+            // Column c of 8 lies in field c/2 + 4 (c%2): the inverse of AWQ_ORDER.
+            let c = n % 8u32;
+            let field = c / 2u32 + (c % 2u32) * 4u32;
+            (word >> (field * 4u32)) & mask
+        }
+        PackFormat::AwqGemv => {
+            let word = zeros[n as usize * sizes.zero_words as usize + (group / 8u32) as usize];
+            (word >> (group % 8u32 * 4u32)) & mask
+        }
+    }
+}
+
+/// Scale of (group, column) as binary16.
+#[cube]
+pub fn scale_bits_at(
+    scales: &[u32],
+    sizes: &PackSizes,
+    group: u32,
+    n: u32,
+    #[comptime] packing: Packing,
+) -> u32 {
+    let index = if comptime!(packing.format == PackFormat::AwqGemv) {
+        n as usize * (sizes.zero_words * 8u32) as usize + group as usize
+    } else {
+        group as usize * sizes.n as usize + n as usize
+    };
+    let shift = (index % 2) as u32 * 16u32;
+    (scales[index / 2] >> shift) & 0xFFFFu32
+}
+
+/// The code of row `k` and column `n` of the weight.
+#[cube]
+pub fn code_at(
+    codes: &[u32],
+    sizes: &PackSizes,
+    k: u32,
+    n: u32,
+    #[comptime] packing: Packing,
+) -> u32 {
+    let bits = comptime!(packing.bits);
+    let mask = comptime!(packing.mask());
+    match comptime!(packing.format) {
+        PackFormat::GptqV1 | PackFormat::GptqV2 => {
+            let bit = k * bits;
+            let at = (bit / 32u32) as usize * sizes.n as usize + n as usize;
+            let shift = bit % 32u32;
+            let mut code = codes[at] >> shift;
+            if comptime!(32 % bits != 0) {
+                if shift > comptime!(32 - bits) {
+                    code |= codes[at + sizes.n as usize] << (32u32 - shift);
+                }
+            }
+            code & mask
+        }
+        PackFormat::AwqGemm => {
+            let word = codes[k as usize * sizes.code_words as usize + (n / 8u32) as usize];
+            let c = n % 8u32;
+            (word >> ((c / 2u32 + c % 2u32 * 4u32) * 4u32)) & mask
+        }
+        PackFormat::AwqGemv => {
+            let word = codes[n as usize * sizes.code_words as usize + (k / 8u32) as usize];
+            (word >> (k % 8u32 * 4u32)) & mask
+        }
     }
 }
 

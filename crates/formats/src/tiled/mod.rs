@@ -19,7 +19,7 @@ mod files;
 mod order;
 mod shard;
 
-pub use order::VERSION;
+pub use order::{TileOrder, VERSION};
 
 use half::f16;
 
@@ -30,7 +30,7 @@ use crate::float_weights::{
 use crate::gguf::GgufBlocks;
 use crate::int_weights::{IntWeights, QuantShape, check_range};
 use crate::packed::{Format, PackedLinear};
-use order::{NO_ROW, Order, TILE, code_at, gather};
+use order::{NO_ROW, TILE, code_at, gather};
 
 /// A quantized weight packed for products, and what it takes to give the source back.
 ///
@@ -82,7 +82,7 @@ impl QuantizedLinear {
     pub fn new(weights: &IntWeights) -> Result<Self, FormatError> {
         weights.validate()?;
         let shape = weights.shape;
-        let order = Order::of(shape, weights.g_idx.as_deref())?;
+        let order = TileOrder::of(shape, weights.g_idx.as_deref())?;
         let zeros = order.spread(&weights.zeros, shape.n, shape.mid_code());
         Ok(Self {
             shape,
@@ -106,7 +106,7 @@ impl QuantizedLinear {
     pub fn from_floats(weights: &FloatWeights) -> Result<Self, FormatError> {
         weights.validate()?;
         let shape = weights.shape;
-        let order = Order::of(shape, None)?;
+        let order = TileOrder::of(shape, None)?;
         let scales = match &weights.scales {
             GroupScales::F16(scales) => GroupScales::F16(order.spread(scales, shape.n, f16::ZERO)),
             GroupScales::E4M3(scales) => GroupScales::E4M3(order.spread(scales, shape.n, 0)),

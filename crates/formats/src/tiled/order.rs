@@ -1,7 +1,7 @@
 //! Where a code lies, and in which order rows are stored.
 
 use crate::error::{FormatError, product};
-use crate::int_weights::QuantShape;
+use crate::int_weights::{QuantShape, check_groups};
 
 /// Version of the order; files name it.
 pub const VERSION: i64 = 2;
@@ -28,19 +28,26 @@ pub(super) fn place(column: usize) -> usize {
 }
 
 /// Which source row and group every stored one is.
-pub(super) struct Order {
-    /// Stored rows.
-    pub(super) rows: usize,
-    /// Stored rows that share a scale.
-    pub(super) group: usize,
-    /// Source row of every stored one, unless it is the same.
-    pub(super) gather: Option<Vec<u32>>,
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TileOrder {
+    /// Stored rows, a multiple of 64.
+    pub rows: usize,
+    /// Stored rows that share a scale: 16, 32 or a multiple of 64.
+    pub group: usize,
+    /// `[rows]`: source row of every stored one, `u32::MAX` for none; None where it is the same.
+    pub gather: Option<Vec<u32>>,
     /// Source group of every stored one, then those without rows.
-    pub(super) sources: Vec<u32>,
+    pub sources: Vec<u32>,
 }
 
-impl Order {
-    pub(super) fn of(shape: QuantShape, g_idx: Option<&[u32]>) -> Result<Self, FormatError> {
+impl TileOrder {
+    /// The order of a weight whose rows have these groups: consecutive ones, or those of `g_idx` [k].
+    ///
+    /// # Errors
+    /// [`FormatError::OutOfRange`] for a group that is not there, [`FormatError::WrongShape`] for another
+    /// number of them, [`FormatError::TooLarge`] past the address space.
+    pub fn of(shape: QuantShape, g_idx: Option<&[u32]>) -> Result<Self, FormatError> {
+        check_groups(&shape, g_idx)?;
         product("words", &[shape.k, shape.n.next_multiple_of(TILE), 8])?;
         let few = matches!(shape.group, 16 | 32);
         let whole = shape.is_per_channel() || few || shape.group.is_multiple_of(TILE);
@@ -114,7 +121,7 @@ impl Order {
     }
 }
 
-impl Order {
+impl TileOrder {
     /// Codes [k, n] as words.
     pub(super) fn pack(&self, codes: &[u8], shape: QuantShape) -> Vec<u32> {
         let columns = shape.n.next_multiple_of(TILE);
@@ -149,7 +156,7 @@ impl Order {
     }
 }
 
-/// What [`Order::spread`] spread, where it came from.
+/// What [`TileOrder::spread`] spread, where it came from.
 pub(super) fn gather<T: Copy>(
     places: &[T],
     sources: &[u32],

@@ -1,11 +1,13 @@
 //! `matmul_quantized`: check, select, launch.
 
 mod blueprint;
+mod repack;
 mod run;
 mod select;
 mod weights;
 
 pub use blueprint::*;
+pub use repack::*;
 pub use select::*;
 pub use weights::*;
 

@@ -228,7 +228,7 @@ const UNITS: usize = 256;
 ///
 /// # Safety
 /// The kernel reads no further than the buffer's sizes say.
-unsafe fn words(client: &Client, handle: &Handle) -> BufferArg {
+pub(super) unsafe fn words(client: &Client, handle: &Handle) -> BufferArg {
     let len = handle.size_in_used() as usize / 4;
     if len == 0 {
         let stand_in = client.empty(16);

@@ -65,7 +65,7 @@ fn swiftshader() -> Caps {
     wgpu("SwiftShader Device (wgpu<wgsl>)", 256, 9, &[DType::F32])
 }
 
-fn apple() -> Caps {
+pub(crate) fn apple() -> Caps {
     wgpu("Apple M3 (wgpu<wgsl>)", 1024, 31, &[DType::F32, DType::F16])
 }
 

@@ -1,0 +1,119 @@
+//! Which kernel multiplies with packed weights, on made-up devices.
+
+use flashcube::quant::WeightTiles;
+use flashcube::{
+    Caps, DType, MatmulKey, MatmulPolicy, ScaleType, TierName, WeightCodes, select_matmul,
+};
+
+use super::selection::{apple, cpu, gpus, lavapipe};
+
+fn key(m: usize) -> MatmulKey {
+    MatmulKey {
+        dtype: DType::F16,
+        m,
+        n: 8192,
+        rows: 8192,
+        tiles: WeightTiles {
+            bits: 4,
+            codes: WeightCodes::Int,
+            scales: ScaleType::F16,
+            zeros: true,
+            groups: 1,
+            gathered: false,
+        },
+        chunks: true,
+        pairs: true,
+        reach: 8192 * 8192,
+    }
+}
+
+fn tier(key: &MatmulKey, caps: &Caps) -> TierName {
+    select_matmul(key, caps, &MatmulPolicy::default())
+        .unwrap()
+        .0
+        .tier
+}
+
+#[test]
+fn few_rows_go_to_the_plane_tier_and_many_to_the_hopper_tier() {
+    let [a100, rtx_4090, h100, h200, b200, b300, rtx_5090] = gpus();
+    for caps in [&h100, &h200] {
+        assert_eq!(tier(&key(1), caps), TierName::Plane);
+        assert_eq!(tier(&key(16), caps), TierName::Plane);
+        assert_eq!(tier(&key(17), caps), TierName::Hopper);
+        assert_eq!(tier(&key(4096), caps), TierName::Hopper);
+    }
+    for caps in [&a100, &rtx_4090, &b200, &b300, &rtx_5090] {
+        assert_eq!(tier(&key(1), caps), TierName::Plane);
+        assert_eq!(tier(&key(4096), caps), TierName::Plane);
+    }
+    for caps in [&cpu(8), &lavapipe(), &apple()] {
+        assert_eq!(tier(&key(64), caps), TierName::Unit);
+    }
+}
+
+#[test]
+fn f32_takes_the_unit_tier_everywhere() {
+    for caps in &gpus() {
+        let wanted = MatmulKey {
+            dtype: DType::F32,
+            ..key(64)
+        };
+        assert_eq!(tier(&wanted, caps), TierName::Unit);
+    }
+}
+
+#[test]
+fn what_a_forced_tier_lacks_is_named() {
+    let [a100, .., h200, _, _, _] = gpus();
+    let refusal = |key: &MatmulKey, caps: &Caps, tier, rows| {
+        let policy = MatmulPolicy {
+            tier: Some(tier),
+            rows,
+            ..MatmulPolicy::default()
+        };
+        let refused = select_matmul(key, caps, &policy).unwrap_err();
+        (refused.limit, refused.needed, refused.available)
+    };
+    let limit = refusal(&key(64), &a100, TierName::Hopper, None);
+    assert_eq!(limit, ("compute capability", "90".into(), "80".into()));
+    let limit = refusal(&key(64), &cpu(4), TierName::Plane, None);
+    assert_eq!(
+        limit,
+        ("compute capability", "80 or more".into(), "0".into())
+    );
+    let wide = MatmulKey {
+        dtype: DType::F32,
+        ..key(64)
+    };
+    assert_eq!(
+        refusal(&wide, &h200, TierName::Hopper, None).0,
+        "hopper tier's dtypes"
+    );
+    let limit = refusal(&key(64), &h200, TierName::Hopper, Some(24));
+    assert_eq!(
+        (limit.0, limit.1.as_str()),
+        ("hopper tier's rows of x", "24")
+    );
+}
+
+#[test]
+fn blocks_fit_shared_memory_and_blocks_of_few_columns_are_split() {
+    for caps in &gpus() {
+        for m in [1, 8, 17, 64, 128, 4096] {
+            for (n, groups) in [(256, 1), (8192, 4)] {
+                let mut wanted = MatmulKey { n, ..key(m) };
+                wanted.tiles.groups = groups;
+                let (blueprint, splits) =
+                    select_matmul(&wanted, caps, &MatmulPolicy::default()).unwrap();
+                assert_eq!(blueprint.split, splits > 1, "{blueprint}");
+                if n == 256 && m <= 64 {
+                    assert!(splits > 1, "{} {blueprint}", caps.device);
+                }
+                if m == 4096 && n == 8192 {
+                    assert_eq!(splits, 1, "{} {blueprint}", caps.device);
+                }
+            }
+        }
+    }
+}
