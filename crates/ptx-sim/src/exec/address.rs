@@ -16,6 +16,23 @@ pub(super) enum Place {
     Param(u64),
 }
 
+impl Place {
+    /// So many bytes further on.
+    pub(super) fn plus(self, bytes: usize) -> Self {
+        let more = bytes as u64;
+        match self {
+            Place::Global(at) => Place::Global(at + more),
+            Place::Variable(at) => Place::Variable(at + more),
+            Place::Shared { cube, at } => Place::Shared {
+                cube,
+                at: at + bytes as u32,
+            },
+            Place::Local(at) => Place::Local(at + more),
+            Place::Param(at) => Place::Param(at + more),
+        }
+    }
+}
+
 impl Machine<'_> {
     /// The address operand of a lane.
     pub(super) fn address(&self, warp: &Warp, addr: Addr, lane: usize) -> u64 {

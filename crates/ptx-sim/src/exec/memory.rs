@@ -29,12 +29,18 @@ impl Machine<'_> {
                 for lane in lanes(active) {
                     let place = self.place(warp, *space, *addr, lane)?;
                     match self.load(warp, lane, place, &mut data[..whole]) {
-                        // Compilers load ahead of the branch that decides whether the value counts.
+                        // Compilers load ahead of the branch that decides whether the value counts, and
+                        // beside their neighbours those that nobody wants.
                         Err(Fault::Uninitialised { .. }) => {
-                            for dst in dsts.iter().flatten() {
-                                warp.poison(*dst, lane);
+                            for (i, dst) in dsts.iter().enumerate() {
+                                let part = &mut data[i * bytes..(i + 1) * bytes];
+                                match self.load(warp, lane, place.plus(i * bytes), part) {
+                                    Err(Fault::Uninitialised { .. }) => {
+                                        dst.iter().for_each(|&dst| warp.poison(dst, lane));
+                                    }
+                                    outcome => outcome?,
+                                }
                             }
-                            continue;
                         }
                         outcome => outcome?,
                     }
