@@ -335,7 +335,7 @@ fn linear_as_asked(problem: &Problem, name: &str) -> bool {
 
 fn usual_order(tier: TierName) -> IssueOrder {
     match tier {
-        TierName::Unit | TierName::Plane => IssueOrder::Sequential,
+        TierName::Unit | TierName::Plane | TierName::Blackwell => IssueOrder::Sequential,
         TierName::Hopper => IssueOrder::ScoresAhead,
     }
 }

@@ -176,6 +176,9 @@ pub const FEATURES: [Features; 8] = [
             ("hopper", TierName::Hopper),
             ("hopper_varlen", TierName::Hopper),
             ("hopper_packed_heads", TierName::Hopper),
+            ("blackwell", TierName::Blackwell),
+            ("blackwell_varlen", TierName::Blackwell),
+            ("blackwell_packed_heads", TierName::Blackwell),
         ],
     },
     Features {
@@ -270,6 +273,7 @@ impl Required {
             Some(("plane_e4m3", _)) => caps.sm >= Some(89),
             Some((_, TierName::Plane)) => caps.sm >= Some(80),
             Some((_, TierName::Hopper)) => caps.sm == Some(90),
+            Some((_, TierName::Blackwell)) => matches!(caps.sm, Some(100 | 103)),
         }
     }
 }

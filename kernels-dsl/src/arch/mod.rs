@@ -1,7 +1,8 @@
 //! Architectures: the only place that names an instruction. One folder each: the unit tier
-//! on plain FMA, which every backend can run, the plane tier on mma.sync, and the Hopper tier on TMA
-//! and wgmma.
+//! on plain FMA, which every backend can run, the plane tier on mma.sync, the Hopper tier on TMA and
+//! wgmma, and the Blackwell tier on TMA and tcgen05.
 
 pub mod fma;
 pub mod hopper;
 pub mod plane;
+pub mod tcgen05;

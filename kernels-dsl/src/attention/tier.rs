@@ -50,6 +50,19 @@ impl Roles {
         softmax: false,
         ..Roles::ALL
     };
+    /// Issuing the products alone: one of Blackwell's warps.
+    pub const MULTIPLY: Roles = Roles {
+        load: false,
+        multiply: true,
+        ..Roles::LOAD
+    };
+    /// Rescaling and storing the accumulator: Blackwell's correction.
+    pub const CORRECT: Roles = Roles {
+        load: false,
+        correct: true,
+        store: true,
+        ..Roles::LOAD
+    };
     /// The softmax alone.
     pub const SOFTMAX: Roles = Roles {
         load: false,

@@ -6,6 +6,7 @@ use super::{AttendOp, Caps, DType, Fault};
 use crate::arch::fma::FmaShape;
 use crate::arch::hopper::HopperShape;
 use crate::arch::plane::PlaneShape;
+use crate::arch::tcgen05::{BlackwellShape, STAGE_ROWS};
 use crate::attention::{IssueOrder, LogitFeatures, LoopPlan, ScaledBy, TileShape};
 
 /// Family of kernels, by what carries the arithmetic.
@@ -17,11 +18,18 @@ pub enum TierName {
     Plane,
     /// TMA and wgmma with warp roles; CUDA sm_90.
     Hopper,
+    /// TMA, tcgen05 and tensor memory with five warp roles; CUDA sm_100 and sm_103.
+    Blackwell,
 }
 
 impl TierName {
     /// Every tier.
-    pub const ALL: [TierName; 3] = [TierName::Unit, TierName::Plane, TierName::Hopper];
+    pub const ALL: [TierName; 4] = [
+        TierName::Unit,
+        TierName::Plane,
+        TierName::Hopper,
+        TierName::Blackwell,
+    ];
 }
 
 impl fmt::Display for TierName {
@@ -30,6 +38,7 @@ impl fmt::Display for TierName {
             TierName::Unit => "unit",
             TierName::Plane => "plane",
             TierName::Hopper => "hopper",
+            TierName::Blackwell => "blackwell",
         })
     }
 }
@@ -91,6 +100,7 @@ impl AttendBlueprint {
     pub fn units(&self) -> usize {
         match (self.tier, self.roles) {
             (TierName::Hopper, _) => self.hopper_shape().units() as usize,
+            (TierName::Blackwell, _) => self.blackwell_shape().units() as usize,
             (TierName::Plane, _) => self.plane_shape().units() as usize,
             (TierName::Unit, RoleSplit::None) => self.rows,
             (TierName::Unit, RoleSplit::Softmax) => 2 * self.rows,
@@ -104,8 +114,8 @@ impl AttendBlueprint {
         let bytes = match self.tier {
             TierName::Unit => 0,
             TierName::Plane => self.plane_shape().smem_bytes() as usize,
-            // Its registers leave room for no other.
-            TierName::Hopper => caps.shared_memory,
+            // Their registers leave room for no other.
+            TierName::Hopper | TierName::Blackwell => caps.shared_memory,
         };
         let by_memory = (caps.shared_memory + OWN) / (bytes + OWN);
         by_memory.min(2048 / self.units()).clamp(1, 16)
@@ -121,7 +131,7 @@ impl AttendBlueprint {
             // Weights up to 2^8 fit f16 with room for its largest sums of products.
             slack: match self.tier {
                 TierName::Unit => 0,
-                TierName::Plane | TierName::Hopper => 8,
+                TierName::Plane | TierName::Hopper | TierName::Blackwell => 8,
             },
             joined: self.tier == TierName::Hopper && self.hopper_shape().joined(),
         }
@@ -138,6 +148,19 @@ impl AttendBlueprint {
             features: self.features,
             pack: self.pack as u32,
             cluster: self.cluster as u32,
+        }
+    }
+
+    pub(crate) fn blackwell_shape(&self) -> BlackwellShape {
+        BlackwellShape {
+            d: self.d as u32,
+            d_v: self.d_v as u32,
+            block: self.block as u32,
+            q_stages: self.rows as u32 / STAGE_ROWS,
+            stages: self.stages as u32,
+            ty: self.ptx_type(),
+            features: self.features,
+            pack: self.pack as u32,
         }
     }
 

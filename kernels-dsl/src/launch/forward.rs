@@ -9,6 +9,7 @@ use super::*;
 use crate::arch::fma::{ForwardLayoutsLaunch, ForwardSizesLaunch, attend_forward_fma};
 use crate::arch::hopper::{HopperLayoutsLaunch, attend_forward_hopper};
 use crate::arch::plane::attend_forward_plane;
+use crate::arch::tcgen05::attend_forward_blackwell;
 use crate::attention::TileOrderLaunch;
 use crate::error::{Error, NotAvailable};
 use crate::tile::LayoutLaunch;
@@ -72,6 +73,7 @@ impl ForwardCall<'_> {
             TierName::Unit => self.unit(views, lse),
             TierName::Plane => self.plane(views, lse),
             TierName::Hopper => self.hopper(views, lse),
+            TierName::Blackwell => self.blackwell(views, lse),
         }
     }
 
@@ -213,6 +215,40 @@ impl ForwardCall<'_> {
                 buffer(out, chunk(out)),
                 BufferArg::from_raw_parts(lse.handle.clone(), lse.capacity()),
                 BufferArg::from_raw_parts(tickets(self.client), 1),
+                self.hooks.tensors(self.client),
+                HopperLayoutsLaunch::new(layout(out, chunk(out)), lse_layout(lse), self.order()),
+                self.sizes(),
+                self.hooks.scalars(blueprint.fault),
+                self.hooks.offsets(),
+                blueprint,
+                blueprint.dtype.elem(),
+            );
+        }
+        check_launch(
+            self.client,
+            self.caps,
+            &blueprint,
+            [&out.handle, &lse.handle],
+        )
+    }
+
+    fn blackwell(&self, [q, k, v, out]: [&Tensor<4>; 4], lse: &Tensor<3>) -> Result<(), Error> {
+        let blueprint = self.blueprint;
+        let total = self.countable("tiles of the blackwell tier")?;
+        let cubes = spread("attend_forward", total, self.caps)?;
+        // SAFETY: every view was checked against its buffer and for TMA; rows past the tensor
+        // arrive as zeros and are not stored.
+        unsafe {
+            attend_forward_blackwell::launch_unchecked(
+                self.client,
+                cubes,
+                CubeDim::new_1d(blueprint.units() as u32),
+                address(blueprint.wide),
+                query_map(q, &blueprint),
+                tensor_map(k, [1, 1, blueprint.block, 64]),
+                tensor_map(v, [1, 1, blueprint.block, 64]),
+                buffer(out, chunk(out)),
+                BufferArg::from_raw_parts(lse.handle.clone(), lse.capacity()),
                 self.hooks.tensors(self.client),
                 HopperLayoutsLaunch::new(layout(out, chunk(out)), lse_layout(lse), self.order()),
                 self.sizes(),

@@ -23,7 +23,9 @@ impl Arithmetic {
     pub(crate) fn of(problem: &Problem) -> Self {
         match problem.tier() {
             TierName::Unit => Arithmetic::Fma,
-            TierName::Plane | TierName::Hopper => Arithmetic::Matrix(problem.dtype),
+            TierName::Plane | TierName::Hopper | TierName::Blackwell => {
+                Arithmetic::Matrix(problem.dtype)
+            }
         }
     }
 

@@ -19,7 +19,7 @@ pub(crate) fn linear(
     // Planes along k and cubes of a block, at most.
     let parts = match problem.tier() {
         TierName::Unit => 1.0,
-        TierName::Plane | TierName::Hopper => 8.0 + 32.0,
+        TierName::Plane | TierName::Hopper | TierName::Blackwell => 8.0 + 32.0,
     };
     let terms = sizes.group.min(sizes.k) as f64;
     // Matrix units take the table's numbers in 16 bits, others in f32 as they are.

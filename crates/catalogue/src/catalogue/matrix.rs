@@ -38,6 +38,11 @@ const HOPPER: On = On {
     feature: "hopper",
     order: IssueOrder::ScoresAhead,
 };
+const BLACKWELL: On = On {
+    tier: TierName::Blackwell,
+    feature: "blackwell",
+    order: IssueOrder::Sequential,
+};
 const PLANE: On = On {
     tier: TierName::Plane,
     feature: "plane",
@@ -54,6 +59,15 @@ const HOPPER_BLOCKS: [((usize, usize), usize, bool); 8] = [
     ((192, 192), 112, false),
     ((192, 128), 128, false),
     ((256, 256), 80, true),
+];
+/// As [`HOPPER_BLOCKS`]. 40 and 72 end in half a step of the accumulator's columns.
+const BLACKWELL_BLOCKS: [((usize, usize), usize, bool); 6] = [
+    ((8, 8), 128, false),
+    ((40, 40), 128, false),
+    ((72, 104), 128, false),
+    ((128, 128), 128, true),
+    ((192, 128), 64, false),
+    ((256, 256), 64, true),
 ];
 /// As [`HOPPER_BLOCKS`]. Odd multiples of 8 end in a step of half the depth.
 const PLANE_BLOCKS: [((usize, usize), usize, bool); 9] = [
@@ -74,6 +88,14 @@ const HOPPER_TILES: [(usize, usize, usize); 4] = [
     (128, 128, 64),
     (192, 128, 64),
     (128, 176, 128),
+];
+/// One query stage and two, every block.
+const BLACKWELL_TILES: [(usize, usize, usize); 5] = [
+    (128, 128, 64),
+    (256, 128, 64),
+    (256, 64, 64),
+    (128, 32, 128),
+    (128, 128, 128),
 ];
 /// One stage and two, one and two 16-row tiles a plane, 4 and 8 planes a cube.
 const PLANE_TILES: [(usize, usize, usize); 6] = [
@@ -106,13 +128,14 @@ impl On {
 
 pub(super) fn entries() -> Vec<Entry> {
     let mut entries = Vec::new();
-    for on in [HOPPER, PLANE] {
+    for on in [HOPPER, PLANE, BLACKWELL] {
         for some in [tails, heads, memory, bands, lengths, hooks, values] {
             entries.extend(some(on));
         }
     }
     entries.extend(tiles(HOPPER, &HOPPER_BLOCKS, &HOPPER_TILES));
     entries.extend(tiles(PLANE, &PLANE_BLOCKS, &PLANE_TILES));
+    entries.extend(tiles(BLACKWELL, &BLACKWELL_BLOCKS, &BLACKWELL_TILES));
     entries.extend(hopper_clusters());
     entries.extend(plane_scores_ahead());
     entries.extend(plane_addressing());

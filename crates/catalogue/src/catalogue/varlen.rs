@@ -67,6 +67,7 @@ pub(super) fn entries() -> Vec<Entry> {
     for tier in [
         (TierName::Hopper, "hopper_varlen"),
         (TierName::Plane, "plane_varlen"),
+        (TierName::Blackwell, "blackwell_varlen"),
     ] {
         entries.extend(on_matrix_units(tier));
     }

@@ -15,6 +15,7 @@ use flashcube_kernels::arch::hopper::{
     HopperLayoutsCompilationArg, attend_forward_hopper, matmul_quantized_hopper,
 };
 use flashcube_kernels::arch::plane::{attend_forward_plane, matmul_quantized_plane};
+use flashcube_kernels::arch::tcgen05::attend_forward_blackwell;
 use flashcube_kernels::attention::{
     LogitFeatures, LogitScalarsCompilationArg, LogitTensorsCompilationArg,
     MergeLayoutsCompilationArg, MergeShape, RowLayoutCompilationArg, Side,
@@ -48,6 +49,7 @@ impl Blueprint {
                     TierName::Unit => forward_unit(blueprint, device),
                     TierName::Plane => forward_plane(blueprint, device),
                     TierName::Hopper => forward_hopper(blueprint, device),
+                    TierName::Blackwell => forward_blackwell(blueprint, device),
                 }
             }
             Blueprint::AttendBackward(blueprint, side) => attend_backward(blueprint, side, device),
@@ -57,7 +59,8 @@ impl Blueprint {
             Blueprint::Matmul(blueprint) => match blueprint.tier {
                 TierName::Unit => matmul_unit(blueprint, device),
                 TierName::Plane => matmul_plane(blueprint, device),
-                TierName::Hopper => matmul_hopper(blueprint, device),
+                // Selection gives Blackwell no kernel of its own.
+                TierName::Hopper | TierName::Blackwell => matmul_hopper(blueprint, device),
             },
             Blueprint::Hadamard(blueprint) => hadamard(blueprint, device),
         }
@@ -120,11 +123,30 @@ fn forward_hopper(blueprint: AttendBlueprint, (properties, target): Device) -> B
         buffer(),
         buffer(),
         logit_tensors(blueprint.features),
-        HopperLayoutsCompilationArg {
-            out: layout(),
-            lse: layout(),
-            order: tile_order(),
-        },
+        hopper_layouts(),
+        forward_sizes(),
+        logit_scalars(),
+        table_offsets(),
+        blueprint,
+        elem(blueprint.dtype),
+    ))
+}
+
+fn forward_blackwell(
+    blueprint: AttendBlueprint,
+    (properties, target): Device,
+) -> Box<dyn CubeKernel> {
+    Box::new(attend_forward_blackwell::AttendForwardBlackwell::new(
+        launch_settings(blueprint.units(), blueprint.wide),
+        properties,
+        target,
+        (),
+        (),
+        (),
+        buffer(),
+        buffer(),
+        logit_tensors(blueprint.features),
+        hopper_layouts(),
         forward_sizes(),
         logit_scalars(),
         table_offsets(),
@@ -402,6 +424,14 @@ fn tile_order() -> TileOrderCompilationArg {
     TileOrderCompilationArg {
         lanes: (),
         all_lanes: (),
+    }
+}
+
+fn hopper_layouts() -> HopperLayoutsCompilationArg {
+    HopperLayoutsCompilationArg {
+        out: layout(),
+        lse: layout(),
+        order: tile_order(),
     }
 }
 

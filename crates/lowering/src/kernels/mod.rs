@@ -141,6 +141,9 @@ impl Blueprint {
             {
                 &["HGMMA", "UTMALDG", "MUFU.EX2", "SYNCS"]
             }
+            Blueprint::AttendForward(blueprint) if blueprint.tier == TierName::Blackwell => {
+                &["UTCHMMA", "UTMALDG", "LDTM", "STTM", "MUFU.EX2", "SYNCS"]
+            }
             Blueprint::AttendForward(blueprint) | Blueprint::AttendDecode(blueprint)
                 if blueprint.tier == TierName::Plane =>
             {
@@ -152,7 +155,7 @@ impl Blueprint {
             | Blueprint::AttendDelta { .. }
             | Blueprint::Merge(_) => &["FFMA|FFMA2"],
             Blueprint::Matmul(blueprint) => match blueprint.tier {
-                TierName::Hopper => &["HGMMA", "UTMALDG", "UBLKCP", "SYNCS"],
+                TierName::Hopper | TierName::Blackwell => &["HGMMA", "UTMALDG", "UBLKCP", "SYNCS"],
                 TierName::Plane => &["HMMA", "LDSM", "LDGSTS", "LOP3"],
                 TierName::Unit => &["FFMA|FFMA2"],
             },

@@ -164,11 +164,15 @@ impl Machine<'_> {
             } => self.finish_copy(index, shape, column, descriptor, pieces),
             TcgenTask::Commit { bars } => {
                 let held = std::mem::take(&mut self.warps[index].held);
-                let known = self.warps[index].know.clone();
+                let mut known = self.warps[index].know.clone();
+                known.join(&self.warps[index].committed);
                 // What was produced is known by the first mbarrier; the others make the same known.
                 let (cube, at) = bars[0];
                 let epoch = self.object(cube, at)?.epoch();
                 self.release_held(&held, epoch, index);
+                let time = epoch.time;
+                let committed = &mut self.warps[index].committed;
+                committed.learn(epoch.component as usize, time);
                 for &(cube, at) in &bars {
                     let mut known = known.clone();
                     known.learn(epoch.component as usize, epoch.time);

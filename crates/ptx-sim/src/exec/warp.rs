@@ -111,6 +111,8 @@ pub(crate) struct Warp {
     pub(super) tcgen: VecDeque<TcgenTask>,
     /// What finished tcgen05 operations hold until their commit.
     pub(super) held: Held,
+    /// Epochs at which earlier commits of the queue ended: a commit tracks all prior operations, those too.
+    pub(super) committed: Knowledge,
     /// Registers a thread may use after setmaxnreg.
     pub(super) max_registers: u32,
 }

@@ -19,6 +19,9 @@ pub(crate) const TESTS: &[Named] = &[
     ("hopper_forward_at_random_moments", || {
         all_pass(Arch::Sm90a, Schedule::Random(1), &HOPPER[..1]);
     }),
+    ("blackwell_forward_on_sm_100a", || {
+        all_pass(Arch::Sm100a, Schedule::Latest, &BLACKWELL);
+    }),
     ("planted_fault_is_an_error_of_the_launch", planted_fault),
     ("buffers_come_and_go", buffers_come_and_go),
 ];
@@ -32,6 +35,11 @@ const HOPPER: [&str; 3] = [
     "attend_forward/hopper/q193xkv130/bf16",
     "attend_forward/hopper/q66xkv0/bf16",
     "attend_forward/hopper/causal_bottom_right_q129xkv300/f16",
+];
+const BLACKWELL: [&str; 3] = [
+    "attend_forward/blackwell/q193xkv130/bf16",
+    "attend_forward/blackwell/q66xkv0/bf16",
+    "attend_forward/blackwell/causal_bottom_right_q129xkv300/f16",
 ];
 
 /// One problem of the catalogue, launched twice, which must give the same bits.

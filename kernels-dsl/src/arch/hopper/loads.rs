@@ -128,15 +128,33 @@ fn zero_past_length(ctx: &mut HopperCtx<'_>, stage: u32, kept: u32, lands: u32, 
     sync_plane();
     ptx::mbar_wait(lands, ctx.mended % 2u32);
     ctx.mended += 1u32;
-    let mut row = kept + UNIT_POS;
-    while row < comptime!(shape.block) {
+    let smem = ctx.v_smem + stage * comptime!(shape.v_bytes());
+    zero_rows(
+        smem,
+        kept,
+        comptime!(shape.block),
+        comptime!(shape.d_v),
+        full,
+    );
+}
+
+/// Zeroes rows `kept..block` of the stage at `smem`, `width` columns wide in 64-column tiles, by the
+/// calling warp, which then arrives once on `full`.
+#[cube]
+pub(in crate::arch) fn zero_rows(
+    smem: u32,
+    kept: u32,
+    #[comptime] block: u32,
+    #[comptime] width: u32,
+    full: u32,
+) {
+    let lane = UNIT_POS % 32u32;
+    let mut row = kept + lane;
+    while row < block {
         #[unroll]
-        for c in 0..comptime!(shape.d_v.div_ceil(64)) {
+        for c in 0..comptime!(width.div_ceil(64)) {
             // The swizzle permutes 16-byte chunks within a row of 128 bytes.
-            let line = ctx.v_smem
-                + stage * comptime!(shape.v_bytes())
-                + comptime!(c * shape.block * 128)
-                + row * 128u32;
+            let line = smem + comptime!(c * block * 128) + row * 128u32;
             #[unroll]
             for chunk in 0..8u32 {
                 ptx::store_zero16(line + chunk * 16u32);
@@ -146,7 +164,7 @@ fn zero_past_length(ctx: &mut HopperCtx<'_>, stage: u32, kept: u32, lands: u32, 
     }
     ptx::fence_async();
     sync_plane();
-    if UNIT_POS == 0u32 {
+    if lane == 0u32 {
         ptx::mbar_arrive(full);
     }
 }

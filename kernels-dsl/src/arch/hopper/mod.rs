@@ -16,3 +16,6 @@ pub use forward::*;
 pub use kernels::*;
 pub use matmul::*;
 pub use operands::*;
+
+pub(in crate::arch) use loads::zero_rows;
+pub(in crate::arch) use operands::{descriptor_k_major, descriptor_mn_major};

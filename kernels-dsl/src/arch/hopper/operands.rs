@@ -143,7 +143,7 @@ impl HopperShape {
 /// Shared-memory descriptor of a K-major tile with the 128-byte swizzle: stride 1024 bytes
 /// between groups of 8 rows [PTX 9.7.15.5.1].
 #[cube]
-pub(super) fn descriptor_k_major(addr: u32) -> u64 {
+pub(in crate::arch) fn descriptor_k_major(addr: u32) -> u64 {
     let a = u64::cast_from((addr & 0x3FFFF) >> 4);
     a | (1u64 << 16) | (64u64 << 32) | (1u64 << 62)
 }
@@ -151,7 +151,7 @@ pub(super) fn descriptor_k_major(addr: u32) -> u64 {
 /// Descriptor of an MN-major tile: `block` rows of 128 bytes between 64-column blocks, 1024
 /// bytes between groups of 8 rows.
 #[cube]
-pub(super) fn descriptor_mn_major(addr: u32, #[comptime] block: u32) -> u64 {
+pub(in crate::arch) fn descriptor_mn_major(addr: u32, #[comptime] block: u32) -> u64 {
     let a = u64::cast_from((addr & 0x3FFFF) >> 4);
     let leading = comptime!(((block * 128) >> 4) as u64);
     a | (leading << 16) | (64u64 << 32) | (1u64 << 62)

@@ -28,24 +28,24 @@ pub(in crate::arch) fn smem_addr<T: CubePrimitive>(x: &T) -> u32 {
 // that `mbar_init` set up before the cube's first barrier.
 
 #[cube]
-pub(super) fn mbar_init(bar: u32, count: u32) {
+pub(in crate::arch) fn mbar_init(bar: u32, count: u32) {
     gpu_asm!("mbarrier.init.shared::cta.b64 [{a}], {c};", a = in(_) val::<u32>(bar), c = in(_) val::<u32>(count));
 }
 
 /// Makes initialised barriers visible to the asynchronous proxy.
 #[cube]
-pub(super) fn mbar_init_fence() {
+pub(in crate::arch) fn mbar_init_fence() {
     gpu_asm!("fence.mbarrier_init.release.cluster;");
     gpu_asm!("fence.proxy.async.shared::cta;");
 }
 
 #[cube]
-pub(super) fn mbar_expect(bar: u32, bytes: u32) {
+pub(in crate::arch) fn mbar_expect(bar: u32, bytes: u32) {
     gpu_asm!("mbarrier.arrive.expect_tx.shared::cta.b64 _, [{a}], {c};", a = in(_) val::<u32>(bar), c = in(_) val::<u32>(bytes));
 }
 
 #[cube]
-pub(super) fn mbar_arrive(bar: u32) {
+pub(in crate::arch) fn mbar_arrive(bar: u32) {
     gpu_asm!("mbarrier.arrive.shared::cta.b64 _, [{a}];", a = in(_) val::<u32>(bar));
 }
 
@@ -64,7 +64,7 @@ pub(super) fn cluster_sync() {
 /// Waits for the phase of `parity` to end, asleep for up to 10 ms at a time: without the hint the
 /// producer came back so often that its waits were a quarter of what its scheduler issued.
 #[cube]
-pub(super) fn mbar_wait(bar: u32, parity: u32) {
+pub(in crate::arch) fn mbar_wait(bar: u32, parity: u32) {
     gpu_asm!("{{\n.reg .pred P1;\nLAB_WAIT:\nmbarrier.try_wait.parity.shared::cta.b64 P1, [{a}], {c}, 10000000;\n@P1 bra DONE;\nbra LAB_WAIT;\nDONE:\n}}", a = in(_) val::<u32>(bar), c = in(_) val::<u32>(parity));
 }
 
@@ -72,7 +72,15 @@ pub(super) fn mbar_wait(bar: u32, parity: u32) {
 /// SAFETY: `dst` is 1024-byte aligned (the 128-byte swizzle's atom), `map` the address of a
 /// tensor map in parameter space whose box is 64 columns wide.
 #[cube]
-pub(super) fn tma_load(dst: u32, map: u64, x: i32, row: i32, head: i32, batch: i32, bar: u32) {
+pub(in crate::arch) fn tma_load(
+    dst: u32,
+    map: u64,
+    x: i32,
+    row: i32,
+    head: i32,
+    batch: i32,
+    bar: u32,
+) {
     gpu_asm!("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [{d}], [{m}, {{{x}, {r}, {h}, {z}}}], [{b}];",
         d = in(_) val::<u32>(dst), m = in(_) val::<u64>(map), x = in(_) val::<i32>(x), r = in(_) val::<i32>(row),
         h = in(_) val::<i32>(head), z = in(_) val::<i32>(batch), b = in(_) val::<u32>(bar));
@@ -89,7 +97,7 @@ pub(super) fn tma_load_both(dst: u32, map: u64, x: i32, row: i32, head: i32, bat
 /// Box at (x, query, key head, batch) of [b, h_kv, s, pack, d] -> shared memory, all packed heads of
 /// a query side by side, completing on `bar` [9.7.9.25.5.2]. SAFETY: as [`tma_load`]'s.
 #[cube]
-pub(super) fn tma_load_packed(
+pub(in crate::arch) fn tma_load_packed(
     dst: u32,
     map: u64,
     x: i32,
@@ -117,12 +125,12 @@ pub(super) fn store_zero16(addr: u32) {
 
 /// Registers of the calling warpgroup [9.7.19.5]; SAFETY: executed by all of its warps.
 #[cube]
-pub(super) fn registers_up(#[comptime] count: u32) {
+pub(in crate::arch) fn registers_up(#[comptime] count: u32) {
     gpu_asm!("setmaxnreg.inc.sync.aligned.u32 {n};", n = const count);
 }
 
 #[cube]
-pub(super) fn registers_down(#[comptime] count: u32) {
+pub(in crate::arch) fn registers_down(#[comptime] count: u32) {
     gpu_asm!("setmaxnreg.dec.sync.aligned.u32 {n};", n = const count);
 }
 
@@ -139,7 +147,7 @@ pub(super) fn named_arrive(id: u32, #[comptime] units: u32) {
 
 /// `x`, which the compiler cannot know.
 #[cube]
-pub(super) fn opaque(x: u32) -> u32 {
+pub(in crate::arch) fn opaque(x: u32) -> u32 {
     let o: u32;
     gpu_asm!("mov.b32 {o}, {x};", o = out(_) o, x = in(_) val::<u32>(x));
     o
@@ -162,7 +170,7 @@ pub(in crate::arch) fn shuffle_xor(x: f32, #[comptime] mask: u32) -> f32 {
 
 /// Lane 0's value.
 #[cube]
-pub(super) fn shuffle_first(x: u32) -> u32 {
+pub(in crate::arch) fn shuffle_first(x: u32) -> u32 {
     let o: u32;
     gpu_asm!("shfl.sync.idx.b32 {o}, {x}, 0, 31, -1;", o = out(_) o, x = in(_) val::<u32>(x));
     o

@@ -129,7 +129,7 @@ impl MatmulBlueprint {
         match self.tier {
             TierName::Unit => self.columns,
             TierName::Plane => self.plane_shape().units() as usize,
-            TierName::Hopper => self.hopper_shape().units() as usize,
+            TierName::Hopper | TierName::Blackwell => self.hopper_shape().units() as usize,
         }
     }
 }

@@ -30,7 +30,8 @@ impl MatmulCall<'_> {
         match self.blueprint.tier {
             TierName::Unit => self.unit(&x, out)?,
             TierName::Plane => self.plane(&x, out)?,
-            TierName::Hopper => self.hopper(&x, out)?,
+            // Selection gives Blackwell no kernel of its own.
+            TierName::Hopper | TierName::Blackwell => self.hopper(&x, out)?,
         }
         check_launch(self.client, self.caps, &self.blueprint, [&out.handle])
     }

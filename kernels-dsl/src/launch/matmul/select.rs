@@ -61,6 +61,12 @@ pub fn select_matmul(
         Some(TierName::Unit) => Ok(unit(key, caps, policy, wide)),
         Some(TierName::Plane) => plane(key, caps, policy, wide),
         Some(TierName::Hopper) => hopper(key, caps, policy, wide),
+        Some(TierName::Blackwell) => Err(lacks(
+            caps,
+            "tiers of packed products",
+            TierName::Blackwell,
+            "unit, plane, hopper",
+        )),
         None => match policy.fault {
             Some(_) => Ok(unit(key, caps, policy, wide)),
             None => fastest(key, caps, policy, wide),

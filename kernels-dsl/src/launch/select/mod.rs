@@ -1,9 +1,11 @@
 //! (problem, caps, policy) -> blueprint, pure: testable for any device on a laptop.
 
+mod blackwell;
 mod hopper;
 mod plane;
 mod unit;
 
+use blackwell::select_blackwell;
 use hopper::select_hopper;
 use plane::select_plane;
 use unit::select_unit;
@@ -134,15 +136,17 @@ pub fn select_attend(
         Some(TierName::Unit) => select_unit(key, caps, policy, wide),
         Some(TierName::Plane) => select_plane(key, caps, policy, wide),
         Some(TierName::Hopper) => select_hopper(key, caps, policy, wide),
+        Some(TierName::Blackwell) => select_blackwell(key, caps, policy, wide),
         None => {
             // Role splits and faults belong to the unit tier.
             let plain = policy.roles.is_none() && policy.fault.is_none();
+            let blackwell = || select_blackwell(key, caps, policy, wide);
             let hopper = || select_hopper(key, caps, policy, wide);
             let plane = || select_plane(key, caps, policy, wide);
             let fastest = || match key.op {
                 // Few rows leave a warpgroup's products half empty, and many small cubes read faster.
                 AttendOp::Decode => plane().or_else(|_| hopper()),
-                _ => hopper().or_else(|_| plane()),
+                _ => hopper().or_else(|_| blackwell()).or_else(|_| plane()),
             };
             match plain.then(fastest) {
                 Some(Ok(blueprint)) => Ok(blueprint),

@@ -1,0 +1,227 @@
+//! Entry point of the Blackwell tier's forward.
+
+use cubecl::prelude::*;
+use cubecl_cpp::cuda::ptx::tensor_map_address;
+
+use super::{Blackwell, BlackwellCtx, BlackwellShape, ptx};
+use crate::arch::fma::ForwardSizes;
+use crate::arch::hopper::{HopperLayouts, ptx as shared};
+use crate::attention::*;
+use crate::launch::AttendBlueprint;
+
+/// `attend_forward` on the Blackwell tier: a cube a tile, the longest first.
+#[cube(launch_unchecked, address_type = "dynamic")]
+pub fn attend_forward_blackwell<E: Float>(
+    q: &TensorMap<E, Tiled>,
+    k: &TensorMap<E, Tiled>,
+    v: &TensorMap<E, Tiled>,
+    out: &mut [Vector<u32, Const<4>>],
+    lse: &mut [f32],
+    tensors: &LogitTensors,
+    layouts: &HopperLayouts,
+    sizes: &ForwardSizes,
+    scalars: &LogitScalars,
+    offsets: &TableOffsets,
+    #[comptime] blueprint: AttendBlueprint,
+    #[define(E)] _dtype: ElemType,
+) {
+    let shape = comptime!(blueprint.blackwell_shape());
+    let q_tile: Shared<[E]> =
+        Shared::new_aligned_slice(comptime!(shape.q_bytes() as usize / 2), 1024usize);
+    let k_stages: Shared<[E]> = Shared::new_aligned_slice(
+        comptime!((shape.stages * shape.k_bytes()) as usize / 2),
+        1024usize,
+    );
+    let v_stages: Shared<[E]> = Shared::new_aligned_slice(
+        comptime!((shape.stages * shape.v_bytes()) as usize / 2),
+        1024usize,
+    );
+    let barriers: Shared<[u64]> =
+        Shared::new_aligned_slice(comptime!(shape.barriers() as usize), 128usize);
+    let mut rows: Shared<[f32]> =
+        Shared::new_aligned_slice(comptime!(shape.row_words() as usize), 16usize);
+    let tensor: Shared<[u32]> = Shared::new_aligned_slice(4usize, 16usize);
+    if CUBE_POS < sizes.total {
+        let smem = BlackwellSmem {
+            q: shared::smem_addr::<E>(&q_tile[0]),
+            k: shared::smem_addr::<E>(&k_stages[0]),
+            v: shared::smem_addr::<E>(&v_stages[0]),
+            bars: shared::smem_addr::<u64>(&barriers[0]),
+        };
+        // The same in all units of a plane, which the compiler cannot know of UNIT_POS.
+        let warp = shared::shuffle_first(UNIT_POS / 32u32);
+        if UNIT_POS == 0u32 {
+            init_barriers(smem.bars, shape);
+        }
+        if warp == 0u32 {
+            let place = shared::smem_addr::<u32>(&tensor[0]);
+            ptx::tensor_alloc(place, comptime!(shape.tensor_plan().allocated()));
+        }
+        ptx::fence_before();
+        sync_cube();
+        ptx::fence_after();
+        let columns = tensor[0];
+        let maps = BlackwellMaps {
+            q: tensor_map_address(q),
+            k: tensor_map_address(k),
+            v: tensor_map_address(v),
+        };
+        run_blackwell(
+            out, lse, &mut rows, &maps, &smem, columns, warp, tensors, layouts, sizes, scalars,
+            offsets, blueprint,
+        );
+        ptx::fence_before();
+        sync_cube();
+        ptx::fence_after();
+        if warp == 0u32 {
+            ptx::tensor_free(columns, comptime!(shape.tensor_plan().allocated()));
+        }
+    }
+}
+
+/// Addresses of the tensor maps.
+#[derive(CubeType)]
+struct BlackwellMaps {
+    q: u64,
+    k: u64,
+    v: u64,
+}
+
+/// Shared addresses of Q, the first K and V stages and the barriers.
+#[derive(CubeType)]
+struct BlackwellSmem {
+    q: u32,
+    k: u32,
+    v: u32,
+    bars: u32,
+}
+
+#[cube]
+fn init_barriers(bars: u32, #[comptime] shape: BlackwellShape) {
+    #[unroll]
+    for i in 0..comptime!(shape.barriers()) {
+        shared::mbar_init(bars + comptime!(8 * i), comptime!(arrivals(shape, i)));
+    }
+    shared::mbar_init_fence();
+}
+
+/// Arrivals that barrier `i` counts; see [`BlackwellCtx`].
+fn arrivals(shape: BlackwellShape, i: u32) -> u32 {
+    let ring = 1 + 4 * shape.stages;
+    let of_stage = ring + 5 * shape.q_stages;
+    if (1..ring).contains(&i) {
+        // Full: the loading thread. Empty: a commit for each query stage.
+        return match (i - 1) / shape.stages % 2 {
+            0 => 1,
+            _ => shape.q_stages,
+        };
+    }
+    if (ring..of_stage).contains(&i) {
+        return match (i - ring) / shape.q_stages {
+            // Scores and outputs: a commit.
+            0 | 4 => 1,
+            // Weights: the warps of the softmax and of the correction.
+            1 => 8,
+            _ => 4,
+        };
+    }
+    1
+}
+
+/// The tile of this cube.
+#[cube]
+fn tile_here(
+    layouts: &HopperLayouts,
+    sizes: &ForwardSizes,
+    inputs: &LogitInputs<'_>,
+    #[comptime] shape: BlackwellShape,
+) -> TileCoords {
+    let tile = comptime!(shape.tile_shape());
+    let position = CUBE_POS as u32;
+    layouts
+        .order
+        .tile(position, sizes.h_q, sizes.tiles, inputs, tile)
+}
+
+#[cube]
+fn run_blackwell<'a>(
+    out: &'a mut [Vector<u32, Const<4>>],
+    lse: &'a mut [f32],
+    rows: &'a mut [f32],
+    maps: &BlackwellMaps,
+    smem: &BlackwellSmem,
+    columns: u32,
+    warp: u32,
+    tensors: &'a LogitTensors,
+    layouts: &'a HopperLayouts,
+    sizes: &ForwardSizes,
+    scalars: &'a LogitScalars,
+    offsets: &'a TableOffsets,
+    #[comptime] blueprint: AttendBlueprint,
+) {
+    let shape = comptime!(blueprint.blackwell_shape());
+    let inputs = LogitInputs::<'a> {
+        tensors,
+        scalars,
+        offsets,
+        s_q: sizes.s_q,
+        s_kv: sizes.s_kv,
+    };
+    let at = tile_here(layouts, sizes, &inputs, shape);
+    let range = segments(
+        &at,
+        scalars,
+        comptime!(shape.rows()),
+        comptime!(shape.block),
+        comptime!(shape.features),
+    );
+    let warpgroup = warp / 4u32;
+    let mut ctx = BlackwellCtx::<'a> {
+        out,
+        lse,
+        out_layout: &layouts.out,
+        lse_layout: &layouts.lse,
+        q_map: maps.q,
+        k_map: maps.k,
+        v_map: maps.v,
+        q_smem: smem.q,
+        k_smem: smem.k,
+        v_smem: smem.v,
+        bars: smem.bars,
+        tensor: columns,
+        rows,
+        // The same again: what the loop borrows cannot lie in its context.
+        tile: tile_here(layouts, sizes, &inputs, shape),
+        empty: range.is_empty(),
+        stage: warpgroup,
+        k_pos: 0u32,
+        v_pos: 0u32,
+        blocks: 0u32,
+        mended: 0u32,
+        s_kv: sizes.s_kv,
+        group: sizes.group,
+        neg_inf: scalars.neg_inf,
+        shape,
+    };
+    let plan = comptime!(blueprint.loop_plan());
+    if warpgroup < comptime!(shape.correction()) {
+        shared::registers_up(comptime!(shape.registers().0));
+        let roles = comptime!(Roles::SOFTMAX);
+        attend_tile::<Blackwell<'a>>(&mut ctx, &at, &range, &inputs, plan, roles);
+    } else if warpgroup == comptime!(shape.correction()) {
+        shared::registers_down(comptime!(shape.registers().1));
+        let roles = comptime!(Roles::CORRECT);
+        attend_tile::<Blackwell<'a>>(&mut ctx, &at, &range, &inputs, plan, roles);
+    } else {
+        shared::registers_down(comptime!(shape.registers().2));
+        // Of the last warpgroup the first warps multiply, one for each stage, and the next one loads.
+        ctx.stage = warp % 4u32;
+        if ctx.stage < comptime!(shape.q_stages) {
+            let roles = comptime!(Roles::MULTIPLY);
+            attend_tile::<Blackwell<'a>>(&mut ctx, &at, &range, &inputs, plan, roles);
+        } else if ctx.stage == comptime!(shape.q_stages) {
+            let roles = comptime!(Roles::LOAD);
+            attend_tile::<Blackwell<'a>>(&mut ctx, &at, &range, &inputs, plan, roles);
+        }
+    }
+}

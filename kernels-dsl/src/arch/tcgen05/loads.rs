@@ -1,0 +1,105 @@
+//! What the loading warp brings into the stages by TMA.
+
+use cubecl::prelude::*;
+
+use super::BlackwellCtx;
+use super::forward::lane;
+use crate::arch::hopper::{ptx, zero_rows};
+use crate::attention::TileCoords;
+
+/// The queries of both stages, by one thread.
+#[cube]
+pub(super) fn load_queries(ctx: &BlackwellCtx<'_>, at: &TileCoords) {
+    let shape = comptime!(ctx.shape);
+    let full = ctx.q_full();
+    ptx::mbar_expect(full, comptime!(shape.q_bytes()));
+    let query = (at.first_q + at.query(0u32.runtime())) as i32;
+    let batch = at.batch as i32;
+    #[unroll]
+    for c in 0..comptime!(shape.d.div_ceil(64)) {
+        let to = ctx.q_smem + comptime!(c * shape.rows() * 128);
+        let column = comptime!((c * 64) as i32).runtime();
+        if comptime!(shape.pack == 1) {
+            ptx::tma_load(to, ctx.q_map, column, query, at.head as i32, batch, full);
+        } else {
+            let head_kv = (at.head / ctx.group) as i32;
+            ptx::tma_load_packed(to, ctx.q_map, column, query, head_kv, batch, full);
+        }
+    }
+}
+
+/// Key block j, by one thread.
+#[cube]
+pub(super) fn load_keys(ctx: &BlackwellCtx<'_>, at: &TileCoords, j: u32) {
+    let shape = comptime!(ctx.shape);
+    let stages = comptime!(shape.stages);
+    let stage = ctx.k_pos % stages;
+    let full = ctx.k_full(stage);
+    ptx::mbar_wait(ctx.k_empty(stage), (ctx.k_pos / stages % 2u32) ^ 1u32);
+    ptx::mbar_expect(full, comptime!(shape.k_bytes()));
+    let smem = ctx.k_smem + stage * comptime!(shape.k_bytes());
+    load_block(ctx, at, j, smem, ctx.k_map, full, comptime!(shape.d));
+}
+
+/// Block j of K or V, `width` columns wide, in 64-column tiles.
+#[cube]
+fn load_block(
+    ctx: &BlackwellCtx<'_>,
+    at: &TileCoords,
+    j: u32,
+    smem: u32,
+    map: u64,
+    bar: u32,
+    #[comptime] width: u32,
+) {
+    let block = comptime!(ctx.shape.block);
+    let row = (at.first_kv + j * block) as i32;
+    let head = (at.head / ctx.group) as i32;
+    #[unroll]
+    for c in 0..comptime!(width.div_ceil(64)) {
+        let to = smem + comptime!(c * block * 128);
+        let column = comptime!((c * 64) as i32).runtime();
+        ptx::tma_load(to, map, column, row, head, at.batch as i32, bar);
+    }
+}
+
+/// Value block j. Rows past the tensor arrive as zeros; rows past the sequence's length, the next
+/// sequence's among them, are zeroed by the loading warp before the stage counts as full, since 0 * NaN
+/// is NaN.
+#[cube]
+pub(super) fn load_values(ctx: &mut BlackwellCtx<'_>, at: &TileCoords, j: u32) {
+    let shape = comptime!(ctx.shape);
+    let stages = comptime!(shape.stages);
+    let stage = ctx.v_pos % stages;
+    let full = ctx.v_full(stage);
+    let smem = ctx.v_smem + stage * comptime!(shape.v_bytes());
+    let row0 = j * comptime!(shape.block);
+    let mut lands = full;
+    let mut mend = false;
+    if comptime!(shape.features.lengths) {
+        mend = row0 + comptime!(shape.block) > at.len_kv && at.first_kv + at.len_kv < ctx.s_kv;
+        if mend {
+            lands = ctx.v_landed();
+        }
+    }
+    if lane() == 0u32 {
+        ptx::mbar_wait(ctx.v_empty(stage), (ctx.v_pos / stages % 2u32) ^ 1u32);
+        ptx::mbar_expect(lands, comptime!(shape.v_bytes()));
+        load_block(&*ctx, at, j, smem, ctx.v_map, lands, comptime!(shape.d_v));
+    }
+    if comptime!(shape.features.lengths) {
+        if mend {
+            sync_plane();
+            ptx::mbar_wait(lands, ctx.mended % 2u32);
+            ctx.mended += 1u32;
+            let kept = at.len_kv.max(row0) - row0;
+            zero_rows(
+                smem,
+                kept,
+                comptime!(shape.block),
+                comptime!(shape.d_v),
+                full,
+            );
+        }
+    }
+}

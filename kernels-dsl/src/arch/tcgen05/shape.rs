@@ -1,0 +1,138 @@
+//! Comptime shape of the Blackwell tier's kernel.
+
+use super::TensorPlan;
+use crate::attention::{LogitFeatures, TileShape};
+
+/// Rows of a query stage: the lanes of tensor memory.
+pub const STAGE_ROWS: u32 = 128;
+
+/// Comptime shape of the Blackwell tier's kernel.
+#[derive(Debug, Hash, PartialEq, Eq, Clone, Copy)]
+pub struct BlackwellShape {
+    /// Head dimension of q and k, a multiple of 8.
+    pub d: u32,
+    /// Head dimension of v, a multiple of 8.
+    pub d_v: u32,
+    /// Keys of a block: 32, 64 or 128.
+    pub block: u32,
+    /// Query stages, 1 or 2.
+    pub q_stages: u32,
+    /// Stages of each of the rings of K and V.
+    pub stages: u32,
+    /// "bf16" or "f16".
+    pub ty: &'static str,
+    /// Hooks compiled in.
+    pub features: LogitFeatures,
+    /// Query heads whose rows alternate in a tile; divides the rows.
+    pub pack: u32,
+}
+
+impl BlackwellShape {
+    /// Query rows of a tile.
+    pub fn rows(self) -> u32 {
+        STAGE_ROWS * self.q_stages
+    }
+    /// Warpgroup that rescales and stores; those before it are the softmax of a query stage each, the one after it
+    /// loads and multiplies.
+    pub(super) fn correction(self) -> u32 {
+        self.q_stages
+    }
+    /// Units of a cube.
+    pub fn units(self) -> u32 {
+        128 * (self.q_stages + 2)
+    }
+    /// What the coordinates of a tile depend on.
+    pub(super) fn tile_shape(self) -> TileShape {
+        TileShape {
+            rows: self.rows(),
+            pack: self.pack,
+            features: self.features,
+        }
+    }
+    /// 64-column blocks of a tile `width` wide: the span of the 128-byte swizzle.
+    fn columns(width: u32) -> u32 {
+        width.div_ceil(64)
+    }
+    /// Columns of O: the product's N comes in steps of 16.
+    pub(super) fn width(self) -> u32 {
+        self.d_v.next_multiple_of(16)
+    }
+    /// Columns of O that are moved at a time.
+    pub(super) fn chunk(self) -> u32 {
+        if self.width().is_multiple_of(32) {
+            32
+        } else {
+            16
+        }
+    }
+    /// What lies where in tensor memory.
+    pub fn tensor_plan(self) -> TensorPlan {
+        TensorPlan {
+            q_stages: self.q_stages,
+            block: self.block,
+            width: self.width(),
+        }
+    }
+    /// Bytes of a query tile.
+    pub fn q_bytes(self) -> u32 {
+        Self::columns(self.d) * self.rows() * 128
+    }
+    /// Bytes of a K stage.
+    pub fn k_bytes(self) -> u32 {
+        Self::columns(self.d) * self.block * 128
+    }
+    /// Bytes of a V stage.
+    pub fn v_bytes(self) -> u32 {
+        Self::columns(self.d_v) * self.block * 128
+    }
+    /// Shared memory of a cube: queries, rings, barriers, values of rows, the address of tensor memory.
+    pub fn smem_bytes(self) -> u32 {
+        self.q_bytes()
+            + self.stages * (self.k_bytes() + self.v_bytes())
+            + 8 * self.barriers()
+            + 4 * self.row_words()
+            + 16
+    }
+    /// A factor, an inverse and a lse of every row.
+    pub(super) fn row_words(self) -> u32 {
+        3 * self.rows()
+    }
+    /// mbarriers: q full; k full, k empty, v full and v empty of every ring stage; scores, weights, factors,
+    /// finished values and outputs of every query stage; v landed.
+    pub fn barriers(self) -> u32 {
+        1 + 4 * self.stages + 5 * self.q_stages + 1
+    }
+    /// Registers after setmaxnreg: softmax, correction, the rest. Together they are what the units
+    /// start with, 65536 a cube.
+    pub fn registers(self) -> (u32, u32, u32) {
+        match self.q_stages {
+            1 => (232, 104, 80),
+            _ => (192, 72, 56),
+        }
+    }
+    /// Byte offsets of the k-steps of Q K^T in the stages of Q and K (both K-major): 32 bytes
+    /// within a 64-column block, then the next block.
+    pub(super) fn score_steps(self) -> Vec<(u32, u32)> {
+        (0..self.d.div_ceil(16))
+            .map(|k| {
+                let within = k % 4 * 32;
+                (
+                    k / 4 * self.rows() * 128 + within,
+                    k / 4 * self.block * 128 + within,
+                )
+            })
+            .collect()
+    }
+    /// k-steps of P V: columns in P, bytes in a stage of V (MN-major), 16 keys each.
+    pub(super) fn value_steps(self) -> Vec<(u32, u32)> {
+        (0..self.block / 16)
+            .map(|k| (k * 8, k * 16 * 128))
+            .collect()
+    }
+    /// Instruction descriptor [PTX 9.7.17.4.4] of a product with `n` columns: f32 results, 16-bit operands, 128 rows;
+    /// `outer` where the right operand's columns are contiguous.
+    pub(super) fn instruction(self, n: u32, outer: bool) -> u32 {
+        let format = u32::from(self.ty == "bf16");
+        1 << 4 | format << 7 | format << 10 | u32::from(outer) << 16 | n / 8 << 17 | 8 << 24
+    }
+}
