@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-use flashcube_catalogue::{Outcome, Row, problem, run_one};
+use flashcube::TierName;
+use flashcube_catalogue::{Outcome, Problem, Row, problem, problems, run_one};
 use flashcube_lowering::Arch;
 use flashcube_ptx_sim::Schedule;
 use flashcube_simulated::{Edit, Options, Simulated};
@@ -19,9 +20,6 @@ pub(crate) const TESTS: &[Named] = &[
     ("hopper_forward_at_random_moments", || {
         all_pass(Arch::Sm90a, Schedule::Random(1), &HOPPER[..1]);
     }),
-    ("blackwell_forward_on_sm_100a", || {
-        all_pass(Arch::Sm100a, Schedule::Latest, &BLACKWELL);
-    }),
     ("planted_fault_is_an_error_of_the_launch", planted_fault),
     ("buffers_come_and_go", buffers_come_and_go),
 ];
@@ -36,11 +34,56 @@ const HOPPER: [&str; 3] = [
     "attend_forward/hopper/q66xkv0/bf16",
     "attend_forward/hopper/causal_bottom_right_q129xkv300/f16",
 ];
-const BLACKWELL: [&str; 3] = [
-    "attend_forward/blackwell/q193xkv130/bf16",
-    "attend_forward/blackwell/q66xkv0/bf16",
-    "attend_forward/blackwell/causal_bottom_right_q129xkv300/f16",
+/// Problems of the Blackwell tier that every run takes: tails, bands, lengths, packed sequences and heads, hooks and head
+/// dimensions, one of each kernel that differs.
+const ALWAYS: [&str; 22] = [
+    "blackwell/q1xkv130/bf16",
+    "blackwell/q193xkv130/bf16",
+    "blackwell/q193xkv130/f16",
+    "blackwell/q385xkv130/bf16",
+    "blackwell/q66xkv0/bf16",
+    "blackwell/q66xkv1/bf16",
+    "blackwell/q66xkv257/bf16",
+    "blackwell/q0xkv41/bf16",
+    "blackwell/h9on3/bf16",
+    "blackwell/causal_bottom_right_q300xkv129/bf16",
+    "blackwell/causal_top_left_q129xkv300/bf16",
+    "blackwell/causal_d128v128/bf16",
+    "blackwell/left_130_right_140/bf16",
+    "blackwell/lengths_both_causal/bf16",
+    "blackwell/every_hook/bf16",
+    "blackwell/scale_negative/bf16",
+    "blackwell/large_logits/f16",
+    "blackwell/ascending/bf16",
+    "blackwell/d40v40_q129xkv129/bf16",
+    "blackwell/d256v256_q129xkv65/bf16",
+    "blackwell/tile128x32_d128/bf16",
+    "blackwell_varlen/causal/bf16",
 ];
+
+/// Every problem of the Blackwell tier, and whether every run takes it.
+pub(crate) fn blackwell() -> Vec<(String, bool)> {
+    let of_tier = |problem: &Problem| problem.tier() == TierName::Blackwell;
+    let always = |name: &str| {
+        ALWAYS
+            .iter()
+            .any(|always| name.ends_with(&format!("/{always}")))
+    };
+    let all: Vec<(String, bool)> = problems()
+        .into_iter()
+        .filter(of_tier)
+        .map(|problem| (problem.name.clone(), always(&problem.name)))
+        .collect();
+    for name in ALWAYS {
+        let known = all.iter().any(|(all, _)| all.ends_with(&format!("/{name}")));
+        assert!(known, "the catalogue has no problem {name}");
+    }
+    all
+}
+
+pub(crate) fn blackwell_passes(name: &str) {
+    all_pass(Arch::Sm100a, Schedule::Latest, &[name]);
+}
 
 /// One problem of the catalogue, launched twice, which must give the same bits.
 pub(crate) fn row(gpu: &Simulated, name: &str) -> Row {
@@ -65,7 +108,8 @@ fn all_pass(arch: Arch, schedule: Schedule, names: &[&str]) {
         .map(|(name, outcome)| format!("{name}: {outcome:?}"))
         .collect();
     assert!(failures.is_empty(), "{}", failures.join("\n"));
-    println!("{arch} {schedule:?}\n{}", gpu.coverage());
+    let (ran, all) = gpu.coverage().instructions;
+    println!("{arch} {schedule:?}: {ran} of {all} instructions ran");
 }
 
 /// The interpreter's finding reaches the caller of the kernel.

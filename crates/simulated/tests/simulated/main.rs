@@ -1,7 +1,8 @@
 //! The library's kernels on simulated GPUs, against the reference and within the catalogue's bounds.
 //!
 //! Tests need the CUDA toolkit's compilers and are listed as ignored, with the reason, where there are none. With
-//! FLASHCUBE_REQUIRE_CUDA_TOOLKIT=1 they run and fail instead.
+//! FLASHCUBE_REQUIRE_CUDA_TOOLKIT=1 they run and fail instead. Of the Blackwell tier's problems every run takes those
+//! that `conformance` names; `--include-ignored` takes all.
 
 mod conformance;
 
@@ -20,17 +21,26 @@ fn main() -> ExitCode {
         eprintln!("not run: no CUDA toolkit ({error})");
     }
     let skip = absent.is_some() && !required;
-    let trials = conformance::TESTS.iter().map(|&(name, body)| {
+    let trial = |name: String, ignored: bool, body: Box<dyn FnOnce() + Send>| {
         let run = move || {
             body();
             Ok(())
         };
-        let trial = Trial::test(name, run).with_ignored_flag(skip);
+        let trial = Trial::test(name, run).with_ignored_flag(skip || ignored);
         if skip {
             trial.with_kind("not run: no CUDA toolkit")
         } else {
             trial
         }
-    });
-    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit_code()
+    };
+    let mut trials: Vec<Trial> = conformance::TESTS
+        .iter()
+        .map(|&(name, body)| trial(name.to_owned(), false, Box::new(body)))
+        .collect();
+    trials.extend(conformance::blackwell().into_iter().map(|(name, always)| {
+        let problem = name.clone();
+        let body = move || conformance::blackwell_passes(&problem);
+        trial(name, !always, Box::new(body))
+    }));
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }

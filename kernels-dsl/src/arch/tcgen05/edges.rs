@@ -18,9 +18,9 @@ use crate::tile::Edge;
 pub struct ScoresInTensor<'a>(PhantomData<&'a ()>);
 /// P: written by the softmax warps, read by the matrix unit.
 pub struct ProbsInTensor<'a>(PhantomData<&'a ()>);
-/// Rescale factors; taken where the correction of their stage begins.
+/// Rescale factors.
 pub struct FactorsInShared<'a>(PhantomData<&'a ()>);
-/// Normalisers and lse; taken where their stage is stored.
+/// Normalisers and lse.
 pub struct FinishedInShared<'a>(PhantomData<&'a ()>);
 
 /// P, which lives in tensor memory.
@@ -72,7 +72,13 @@ impl<'a> Edge for FactorsInShared<'a> {
         ctx.rows[at] = value[0];
         ctx.arrive(ctx.factors_full(ctx.stage));
     }
-    fn receive(_ctx: &mut BlackwellCtx<'a>, _value: &mut Array<f32>) {}
+    /// Whoever sent them has seen scores of this block, so the products of the one before are done.
+    fn receive(ctx: &mut BlackwellCtx<'a>, value: &mut Array<f32>) {
+        shared::mbar_wait(ctx.factors_full(ctx.stage), ctx.blocks % 2u32);
+        ptx::fence_after();
+        value[0] = ctx.rows[ctx.row_slot(ctx.stage)];
+        ctx.blocks += 1u32;
+    }
 }
 
 #[cube]
@@ -86,5 +92,10 @@ impl<'a> Edge for FinishedInShared<'a> {
         ctx.rows[at + comptime!(2 * ctx.shape.rows() as usize)] = value.lse[0];
         ctx.arrive(ctx.finished_full(ctx.stage));
     }
-    fn receive(_ctx: &mut BlackwellCtx<'a>, _value: &mut Finished) {}
+    fn receive(ctx: &mut BlackwellCtx<'a>, value: &mut Finished) {
+        shared::mbar_wait(ctx.finished_full(ctx.stage), 0u32);
+        let at = ctx.row_slot(ctx.stage);
+        value.inverse[0] = ctx.rows[at + comptime!(ctx.shape.rows() as usize)];
+        value.lse[0] = ctx.rows[at + comptime!(2 * ctx.shape.rows() as usize)];
+    }
 }

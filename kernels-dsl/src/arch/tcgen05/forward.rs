@@ -6,6 +6,7 @@ use cubecl::prelude::*;
 
 use super::loads::{load_keys, load_queries, load_values};
 use super::operands::{k_major, mn_major};
+use super::shape::CHUNK;
 use super::store::store_rows;
 use super::{
     BlackwellShape, FactorsInShared, FinishedInShared, LaneFragment, ProbsInTensor, STAGE_ROWS,
@@ -51,7 +52,7 @@ pub struct BlackwellCtx<'a> {
     pub tile: TileCoords,
     /// It has no key blocks.
     pub empty: bool,
-    /// Query stage of the calling units, where they play a role for one.
+    /// Query stage of the calling units; all are the loading warp's.
     pub stage: u32,
     /// Blocks of keys and of values that have passed this role.
     pub k_pos: u32,
@@ -342,33 +343,15 @@ impl<'a> Tier for Blackwell<'a> {
             ptx::store_row::<Const<16>>(to + comptime!(16 * chunk), words, 16u32);
         }
     }
-    /// Stage by stage, as their factors arrive. Scores of this block were seen by whoever sent the factors, so the
-    /// products before them are done.
-    fn rescale(ctx: &mut BlackwellCtx<'a>, _acc: &mut TensorAcc, _factors: &Array<f32>) {
-        let shape = comptime!(ctx.shape);
-        #[unroll]
-        for stage in 0..comptime!(shape.q_stages) {
-            let stage = stage.runtime();
-            shared::mbar_wait(ctx.factors_full(stage), ctx.blocks % 2u32);
-            ptx::fence_after();
-            let factor = ctx.rows[ctx.row_slot(stage)];
-            if ctx.blocks > 0u32 {
-                let o = ctx.lane_address() + ctx.acc_column(stage);
-                ptx::scale_row(
-                    o,
-                    factor,
-                    comptime!(shape.width()),
-                    comptime!(shape.chunk()),
-                );
-            }
-            ctx.arrive(ctx.probs_full(stage));
+    /// Before the first product there is nothing to rescale.
+    fn rescale(ctx: &mut BlackwellCtx<'a>, _acc: &mut TensorAcc, factors: &Array<f32>) {
+        if ctx.blocks > 1u32 {
+            let o = ctx.lane_address() + ctx.acc_column(ctx.stage);
+            ptx::scale_row(o, factors[0], comptime!(ctx.shape.width()), CHUNK);
         }
-        ctx.blocks += 1u32;
+        ctx.arrive(ctx.probs_full(ctx.stage));
     }
-    fn store(ctx: &mut BlackwellCtx<'a>, _acc: &TensorAcc, _done: &Finished) {
-        #[unroll]
-        for stage in 0..comptime!(ctx.shape.q_stages) {
-            store_rows(ctx, stage.runtime());
-        }
+    fn store(ctx: &mut BlackwellCtx<'a>, _acc: &TensorAcc, done: &Finished) {
+        store_rows(ctx, done);
     }
 }

@@ -204,22 +204,30 @@ fn run_blackwell<'a>(
         shape,
     };
     let plan = comptime!(blueprint.loop_plan());
-    if warpgroup < comptime!(shape.correction()) {
-        shared::registers_up(comptime!(shape.registers().0));
+    let q_stages = comptime!(shape.q_stages);
+    if warpgroup < q_stages {
+        if comptime!(shape.registers().is_some()) {
+            shared::registers_up(comptime!(shape.registers().unwrap_or_default().0));
+        }
         let roles = comptime!(Roles::SOFTMAX);
         attend_tile::<Blackwell<'a>>(&mut ctx, &at, &range, &inputs, plan, roles);
-    } else if warpgroup == comptime!(shape.correction()) {
-        shared::registers_down(comptime!(shape.registers().1));
+    } else if warpgroup < comptime!(2 * q_stages) {
+        if comptime!(shape.registers().is_some()) {
+            shared::registers_down(comptime!(shape.registers().unwrap_or_default().1));
+        }
+        ctx.stage = warpgroup - q_stages;
         let roles = comptime!(Roles::CORRECT);
         attend_tile::<Blackwell<'a>>(&mut ctx, &at, &range, &inputs, plan, roles);
     } else {
-        shared::registers_down(comptime!(shape.registers().2));
-        // Of the last warpgroup the first warps multiply, one for each stage, and the next one loads.
+        if comptime!(shape.registers().is_some()) {
+            shared::registers_down(comptime!(shape.registers().unwrap_or_default().2));
+        }
+        // The first warps multiply, one for each stage, and the next one loads.
         ctx.stage = warp % 4u32;
-        if ctx.stage < comptime!(shape.q_stages) {
+        if ctx.stage < q_stages {
             let roles = comptime!(Roles::MULTIPLY);
             attend_tile::<Blackwell<'a>>(&mut ctx, &at, &range, &inputs, plan, roles);
-        } else if ctx.stage == comptime!(shape.q_stages) {
+        } else if ctx.stage == q_stages {
             let roles = comptime!(Roles::LOAD);
             attend_tile::<Blackwell<'a>>(&mut ctx, &at, &range, &inputs, plan, roles);
         }

@@ -6,6 +6,9 @@ use crate::attention::{LogitFeatures, TileShape};
 /// Rows of a query stage: the lanes of tensor memory.
 pub const STAGE_ROWS: u32 = 128;
 
+/// Columns of O that a thread moves at a time: the fewer, the fewer registers.
+pub(super) const CHUNK: u32 = 16;
+
 /// Comptime shape of the Blackwell tier's kernel.
 #[derive(Debug, Hash, PartialEq, Eq, Clone, Copy)]
 pub struct BlackwellShape {
@@ -32,14 +35,10 @@ impl BlackwellShape {
     pub fn rows(self) -> u32 {
         STAGE_ROWS * self.q_stages
     }
-    /// Warpgroup that rescales and stores; those before it are the softmax of a query stage each, the one after it
-    /// loads and multiplies.
-    pub(super) fn correction(self) -> u32 {
-        self.q_stages
-    }
-    /// Units of a cube.
+    /// Units of a cube: a softmax and a correction warpgroup for each query stage, and one that loads
+    /// and multiplies.
     pub fn units(self) -> u32 {
-        128 * (self.q_stages + 2)
+        128 * (2 * self.q_stages + 1)
     }
     /// What the coordinates of a tile depend on.
     pub(super) fn tile_shape(self) -> TileShape {
@@ -56,14 +55,6 @@ impl BlackwellShape {
     /// Columns of O: the product's N comes in steps of 16.
     pub(super) fn width(self) -> u32 {
         self.d_v.next_multiple_of(16)
-    }
-    /// Columns of O that are moved at a time.
-    pub(super) fn chunk(self) -> u32 {
-        if self.width().is_multiple_of(32) {
-            32
-        } else {
-            16
-        }
     }
     /// What lies where in tensor memory.
     pub fn tensor_plan(self) -> TensorPlan {
@@ -102,13 +93,10 @@ impl BlackwellShape {
     pub fn barriers(self) -> u32 {
         1 + 4 * self.stages + 5 * self.q_stages + 1
     }
-    /// Registers after setmaxnreg: softmax, correction, the rest. Together they are what the units
-    /// start with, 65536 a cube.
-    pub fn registers(self) -> (u32, u32, u32) {
-        match self.q_stages {
-            1 => (232, 104, 80),
-            _ => (192, 72, 56),
-        }
+    /// Registers after setmaxnreg: softmax, correction, the rest; together what the units start with,
+    /// 96 each. Without it one query stage's units have 168 each, which is enough for all of them.
+    pub fn registers(self) -> Option<(u32, u32, u32)> {
+        (self.q_stages > 1).then_some((168, 48, 48))
     }
     /// Byte offsets of the k-steps of Q K^T in the stages of Q and K (both K-major): 32 bytes
     /// within a 64-column block, then the next block.

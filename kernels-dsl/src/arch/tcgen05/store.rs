@@ -2,19 +2,17 @@
 
 use cubecl::prelude::*;
 
+use super::shape::CHUNK;
 use super::{BlackwellCtx, ptx};
 use crate::arch::hopper::ptx as shared;
+use crate::attention::Finished;
 
 /// out rows in 16-byte stores, and lse: a thread a row. Rows past len_q give 0 and -inf, rows past
 /// the sequence's part of the tensor nothing.
 #[cube]
-pub(super) fn store_rows(ctx: &mut BlackwellCtx<'_>, stage: u32) {
+pub(super) fn store_rows(ctx: &mut BlackwellCtx<'_>, done: &Finished) {
     let shape = comptime!(ctx.shape);
-    let chunk = comptime!(shape.chunk());
-    let slot = ctx.row_slot(stage);
-    shared::mbar_wait(ctx.finished_full(stage), 0u32);
-    let mut inverse = ctx.rows[slot + comptime!(shape.rows() as usize)];
-    let lse = ctx.rows[slot + comptime!(2 * shape.rows() as usize)];
+    let stage = ctx.stage;
     if !ctx.empty {
         shared::mbar_wait(ctx.out_full(stage), 0u32);
         ptx::fence_after();
@@ -24,21 +22,21 @@ pub(super) fn store_rows(ctx: &mut BlackwellCtx<'_>, stage: u32) {
     let head = ctx.tile.head_of(row);
     let alive = at < ctx.tile.len_q;
     let exists = at < ctx.tile.rows_q;
-    inverse = select(alive, inverse, 0.0f32);
+    let inverse = select(alive, done.inverse[0], 0.0f32);
     let place = (ctx.tile.first_q + at) as usize;
     let to = ctx.out_layout.base(ctx.tile.entry, head) + place * ctx.out_layout.row;
     let from = ctx.lane_address() + ctx.acc_column(stage);
     #[unroll]
-    for c in 0..comptime!(shape.width() / chunk) {
-        let size!(N) = comptime!(chunk as usize);
+    for c in 0..comptime!(shape.width() / CHUNK) {
+        let size!(N) = comptime!(CHUNK as usize);
         let mut o = Vector::<f32, N>::zeroed();
         // The whole warp loads, whichever of its rows exist.
         if !ctx.empty {
-            o = ptx::load_row::<N>(from + comptime!(c * chunk), chunk);
+            o = ptx::load_row::<N>(from + comptime!(c * CHUNK), CHUNK);
         }
         #[unroll]
-        for g in 0..comptime!(chunk / 8) {
-            let group = comptime!(c * chunk / 8 + g);
+        for g in 0..comptime!(CHUNK / 8) {
+            let group = comptime!(c * CHUNK / 8 + g);
             if comptime!(group < shape.d_v / 8) {
                 let mut line = Vector::<u32, Const<4>>::zeroed();
                 #[unroll]
@@ -58,6 +56,6 @@ pub(super) fn store_rows(ctx: &mut BlackwellCtx<'_>, stage: u32) {
     }
     if exists {
         let to = ctx.lse_layout.base(ctx.tile.entry, head) + place * ctx.lse_layout.row;
-        ctx.lse[to] = select(alive, lse, ctx.neg_inf);
+        ctx.lse[to] = select(alive, done.lse[0], ctx.neg_inf);
     }
 }
