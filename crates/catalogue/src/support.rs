@@ -18,8 +18,10 @@ pub fn render() -> String {
          required: the device's storage buffers may not suffice (WebGPU promises 8, SwiftShader\n\
          has 9), and then the call answers NotAvailable. `refused` means that it must.\n\n\
          Every kernel has the tier `unit` (FMA, no plane operations), which is what ran. Only\n\
-         features named `plane...` (mma.sync, CUDA devices of compute capability 8.0 and up) and\n\
-         `hopper...` (TMA, wgmma, 9.0) run, and must run, on the tiers of their names.\n",
+         features named `plane...` (mma.sync, CUDA devices of compute capability 8.0 and up),\n\
+         `hopper...` (TMA, wgmma, 9.0) and `blackwell...` (TMA, tcgen05, 10.0 and 10.3) run, and\n\
+         must run, on the tiers of their names. No Blackwell card has been at hand: those rows are\n\
+         run on a simulated one (docs/ptx-sim.md).\n",
     );
     for features in &FEATURES {
         section(&mut text, features);

@@ -13,6 +13,8 @@ pub trait Exponential: 'static + Send + Sync {
     fn per_nat() -> comptime_type!(f32);
     /// base^x.
     fn exp(x: f32) -> f32;
+    /// base^x of column `c` of a unit's row: some columns may leave the special-function unit to the others.
+    fn exp_at(x: f32, #[comptime] c: usize) -> f32;
     /// log_base(x).
     fn log(x: f32) -> f32;
 }
@@ -26,6 +28,9 @@ impl Exponential for Natural {
         1.0f32
     }
     fn exp(x: f32) -> f32 {
+        x.exp()
+    }
+    fn exp_at(x: f32, #[comptime] _c: usize) -> f32 {
         x.exp()
     }
     fn log(x: f32) -> f32 {

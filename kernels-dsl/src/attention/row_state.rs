@@ -177,9 +177,9 @@ pub fn weights<F: Fragment, X: Exponential>(
         for c in 0..cols {
             let x = F::get(&*s, r, c);
             let e = if comptime!(folded) {
-                X::exp(fma(x, scale, -shift))
+                X::exp_at(fma(x, scale, -shift), c)
             } else {
-                X::exp(x - shift)
+                X::exp_at(x - shift, c)
             };
             let p = if comptime!(may_hide) {
                 select(x < LOWEST, 0.0f32, e)

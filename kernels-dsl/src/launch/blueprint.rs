@@ -89,6 +89,8 @@ pub struct AttendBlueprint {
     pub wide: bool,
     /// Scale folded into the exponential; see [`LoopPlan::folded`].
     pub folded: bool,
+    /// Some exponentials by a polynomial, where the special-function units are the slower ones.
+    pub polynomial: bool,
     /// Hooks compiled in.
     pub features: LogitFeatures,
     /// Sabotage; see [`Fault`].
@@ -235,6 +237,7 @@ impl fmt::Display for AttendBlueprint {
             (self.order == IssueOrder::ScoresAhead, "scores-ahead"),
             (self.segmented, "segmented"),
             (self.folded, "folded"),
+            (self.polynomial, "polynomial"),
             (self.wide, "wide"),
             (x.softcap, "softcap"),
             (x.alibi, "alibi"),

@@ -44,6 +44,12 @@ const HOPPER: On = On {
     feature: "hopper_packed_heads",
     heads: (6, 2),
 };
+/// 256 rows, or 128.
+const BLACKWELL: On = On {
+    tier: TierName::Blackwell,
+    feature: "blackwell_packed_heads",
+    heads: (8, 2),
+};
 /// 128 rows.
 const PLANE: On = On {
     tier: TierName::Plane,
@@ -86,6 +92,7 @@ pub(super) fn entries() -> Vec<Entry> {
     }
     entries.extend(on_matrix_units(HOPPER));
     entries.extend(on_matrix_units(PLANE));
+    entries.extend(on_matrix_units(BLACKWELL));
     entries
 }
 

@@ -75,7 +75,9 @@ pub(crate) fn blackwell() -> Vec<(String, bool)> {
         .map(|problem| (problem.name.clone(), always(&problem.name)))
         .collect();
     for name in ALWAYS {
-        let known = all.iter().any(|(all, _)| all.ends_with(&format!("/{name}")));
+        let known = all
+            .iter()
+            .any(|(all, _)| all.ends_with(&format!("/{name}")));
         assert!(known, "the catalogue has no problem {name}");
     }
     all

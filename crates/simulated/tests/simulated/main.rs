@@ -5,6 +5,7 @@
 //! that `conformance` names; `--include-ignored` takes all.
 
 mod conformance;
+mod faults;
 
 use std::process::ExitCode;
 
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
     };
     let mut trials: Vec<Trial> = conformance::TESTS
         .iter()
+        .chain(faults::TESTS)
         .map(|&(name, body)| trial(name.to_owned(), false, Box::new(body)))
         .collect();
     trials.extend(conformance::blackwell().into_iter().map(|(name, always)| {

@@ -12,8 +12,8 @@ use super::{
     BlackwellShape, FactorsInShared, FinishedInShared, LaneFragment, ProbsInTensor, STAGE_ROWS,
     ScoreLane, ScoresInTensor, TensorProbs, ptx,
 };
-use crate::arch::hopper::{Binary, ptx as shared};
-use crate::attention::{Finished, Roles, Segments, Tier, TileCoords};
+use crate::arch::hopper::ptx as shared;
+use crate::attention::{Exponential, Finished, Roles, Segments, Tier, TileCoords};
 use crate::tile::{Layout, Product, ProductMode};
 
 /// Where the units of a cube find the tile, barriers and results.
@@ -252,13 +252,13 @@ impl<'a> Product for TensorValues<'a> {
     }
 }
 
-/// The five roles of the Blackwell tier.
-pub struct Blackwell<'a>(PhantomData<&'a ()>);
+/// The five roles of the Blackwell tier, with exponentials of `X`.
+pub struct Blackwell<'a, X>(PhantomData<(&'a (), X)>);
 
 #[cube]
-impl<'a> Tier for Blackwell<'a> {
+impl<'a, X: Exponential> Tier for Blackwell<'a, X> {
     type Ctx = BlackwellCtx<'a>;
-    type Exp = Binary;
+    type Exp = X;
     type Scores = LaneFragment;
     type Probs = TensorProbs;
     type Acc = TensorAcc;

@@ -3,9 +3,9 @@
 use cubecl::prelude::*;
 use cubecl_cpp::cuda::ptx::tensor_map_address;
 
-use super::{Blackwell, BlackwellCtx, BlackwellShape, ptx};
+use super::{BinaryMixed, Blackwell, BlackwellCtx, BlackwellShape, ptx};
 use crate::arch::fma::ForwardSizes;
-use crate::arch::hopper::{HopperLayouts, ptx as shared};
+use crate::arch::hopper::{Binary, HopperLayouts, ptx as shared};
 use crate::attention::*;
 use crate::launch::AttendBlueprint;
 
@@ -210,14 +210,18 @@ fn run_blackwell<'a>(
             shared::registers_up(comptime!(shape.registers().unwrap_or_default().0));
         }
         let roles = comptime!(Roles::SOFTMAX);
-        attend_tile::<Blackwell<'a>>(&mut ctx, &at, &range, &inputs, plan, roles);
+        if comptime!(blueprint.polynomial) {
+            attend_tile::<Blackwell<'a, BinaryMixed>>(&mut ctx, &at, &range, &inputs, plan, roles);
+        } else {
+            attend_tile::<Blackwell<'a, Binary>>(&mut ctx, &at, &range, &inputs, plan, roles);
+        }
     } else if warpgroup < comptime!(2 * q_stages) {
         if comptime!(shape.registers().is_some()) {
             shared::registers_down(comptime!(shape.registers().unwrap_or_default().1));
         }
         ctx.stage = warpgroup - q_stages;
         let roles = comptime!(Roles::CORRECT);
-        attend_tile::<Blackwell<'a>>(&mut ctx, &at, &range, &inputs, plan, roles);
+        attend_tile::<Blackwell<'a, Binary>>(&mut ctx, &at, &range, &inputs, plan, roles);
     } else {
         if comptime!(shape.registers().is_some()) {
             shared::registers_down(comptime!(shape.registers().unwrap_or_default().2));
@@ -226,10 +230,10 @@ fn run_blackwell<'a>(
         ctx.stage = warp % 4u32;
         if ctx.stage < q_stages {
             let roles = comptime!(Roles::MULTIPLY);
-            attend_tile::<Blackwell<'a>>(&mut ctx, &at, &range, &inputs, plan, roles);
+            attend_tile::<Blackwell<'a, Binary>>(&mut ctx, &at, &range, &inputs, plan, roles);
         } else if ctx.stage == q_stages {
             let roles = comptime!(Roles::LOAD);
-            attend_tile::<Blackwell<'a>>(&mut ctx, &at, &range, &inputs, plan, roles);
+            attend_tile::<Blackwell<'a, Binary>>(&mut ctx, &at, &range, &inputs, plan, roles);
         }
     }
 }

@@ -8,6 +8,7 @@
 //! matrix unit is busy with one stage while the other is in its softmax comes from there being two.
 
 mod edges;
+mod exponential;
 mod forward;
 mod kernels;
 mod loads;
@@ -18,6 +19,7 @@ mod shape;
 mod store;
 
 pub use edges::*;
+pub use exponential::*;
 pub use forward::*;
 pub use kernels::*;
 pub use operands::*;

@@ -74,6 +74,8 @@ pub(super) fn select_blackwell(
         vector: 8,
         wide,
         folded: key.features.plain() && key.positive_scale,
+        // B300 has twice the special-function units.
+        polynomial: caps.sm == Some(100),
         features: key.features,
         fault: policy.fault,
     };
@@ -101,7 +103,9 @@ fn blackwell_tile(key: &AttendKey, packed: bool) -> (usize, usize) {
     let wide = key.d.max(key.d_v) > 128;
     let one = wide || key.s_q <= STAGE_ROWS as usize;
     let rows = if one { 128 } else { 256 };
-    let block = match (wide, reads) {
+    // Edges on both sides beside a hook, and the softcap's divisions, cost registers too.
+    let busy = x.softcap || !x.plain() && x.band_left && x.band_right;
+    let block = match (wide || busy, reads) {
         (_, 2..) => 32,
         (true, _) | (_, 1) => 64,
         _ => 128,

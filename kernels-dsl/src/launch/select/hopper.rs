@@ -89,6 +89,7 @@ pub(super) fn select_hopper(
         vector: 8,
         wide,
         folded: key.features.plain() && key.positive_scale,
+        polynomial: false,
         features: key.features,
         fault: policy.fault,
     };

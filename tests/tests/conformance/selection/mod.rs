@@ -1,5 +1,6 @@
 //! Selection is pure: what every GPU would run, asked on a machine without any.
 
+mod blackwell;
 mod packing;
 mod plane;
 
@@ -301,7 +302,6 @@ fn forced_hopper() -> Policy {
 #[test]
 fn cuda_gpus_run_16_bit_forward_on_matrix_units() {
     for caps in gpus() {
-        let hopper = caps.sm == Some(90);
         for dtype in [DType::F16, DType::BF16] {
             for (d, d_v) in [
                 (8, 8),
@@ -316,9 +316,10 @@ fn cuda_gpus_run_16_bit_forward_on_matrix_units() {
                     ..half_key(d, d_v)
                 };
                 let blueprint = select(&wanted, &caps, Policy::default()).unwrap();
-                let (tier, order) = match hopper {
-                    true => (TierName::Hopper, IssueOrder::ScoresAhead),
-                    false => (TierName::Plane, IssueOrder::Sequential),
+                let (tier, order) = match caps.sm {
+                    Some(90) => (TierName::Hopper, IssueOrder::ScoresAhead),
+                    Some(100 | 103) => (TierName::Blackwell, IssueOrder::Sequential),
+                    _ => (TierName::Plane, IssueOrder::Sequential),
                 };
                 assert_eq!(blueprint.tier, tier, "{}: {blueprint}", caps.device);
                 assert_eq!(blueprint.order, order);

@@ -1,0 +1,247 @@
+//! Faults planted in the text of the Blackwell forward, which passes without them: each must be found.
+
+use flashcube_catalogue::Outcome;
+use flashcube_lowering::Arch;
+use flashcube_simulated::{Options, Simulated};
+
+use crate::Named;
+use crate::conformance::row;
+
+pub(crate) const TESTS: &[Named] = &[("faults_of_the_blackwell_kernel_are_found", all_found)];
+
+/// One and two query stages, up to three blocks, and values past a length, which are zeroed.
+const PROBLEM: &str = "attend_forward/blackwell/lengths_both/bf16";
+
+/// A change to one line of the text.
+type Change = Box<dyn Fn(&str) -> String + Send>;
+
+/// Occurrences (counted from 0) of a needle whose lines change.
+struct Plant {
+    name: &'static str,
+    needle: &'static str,
+    which: fn(usize) -> bool,
+    change: Change,
+    /// What may be found: the fault's name, or `out` where numbers are wrong.
+    wanted: &'static [&'static str],
+}
+
+fn every(_: usize) -> bool {
+    true
+}
+
+fn first(nth: usize) -> bool {
+    nth == 0
+}
+
+fn dropped() -> Change {
+    Box::new(|_| String::new())
+}
+
+fn with(from: &'static str, to: &'static str) -> Change {
+    Box::new(move |line| line.replace(from, to))
+}
+
+/// A wait that is over at once.
+fn no_wait() -> Change {
+    Box::new(|line| {
+        let done = line.split_whitespace().nth(1).unwrap_or_default();
+        format!("setp.eq.u32 {} 0, 0;", done)
+    })
+}
+
+impl Plant {
+    fn edit(&self, text: &str) -> String {
+        let (mut seen, mut changed) = (0, 0);
+        let mut edited = String::new();
+        for line in text.lines() {
+            let found = line.contains(self.needle);
+            if found && (self.which)(seen) {
+                edited += &(self.change)(line);
+                changed += 1;
+            } else {
+                edited += line;
+            }
+            seen += usize::from(found);
+            edited.push('\n');
+        }
+        assert!(
+            changed > 0,
+            "{}: `{}` occurs {seen} times",
+            self.name,
+            self.needle
+        );
+        edited
+    }
+}
+
+fn plants() -> Vec<Plant> {
+    let plant = |name, needle, which: fn(usize) -> bool, change, wanted| Plant {
+        name,
+        needle,
+        which,
+        change,
+        wanted,
+    };
+    vec![
+        plant(
+            "deallocation",
+            "tcgen05.dealloc",
+            every,
+            dropped(),
+            &["Leak"],
+        ),
+        plant(
+            "too few columns allocated",
+            "tcgen05.alloc",
+            every,
+            with(", 512;", ", 256;"),
+            &["TensorMemory"],
+        ),
+        plant(
+            "wait for scores' loads",
+            "tcgen05.wait::ld",
+            first,
+            dropped(),
+            &["RegisterOwned"],
+        ),
+        plant(
+            "waits for weights' stores",
+            "tcgen05.wait::st",
+            |nth| nth < 2,
+            dropped(),
+            &["MemoryOwned"],
+        ),
+        plant("commits", "tcgen05.commit", every, dropped(), &["Deadlock"]),
+        plant(
+            "fence after rows were zeroed",
+            "fence.proxy.async",
+            |nth| nth > 0,
+            dropped(),
+            &["MissingProxyFence"],
+        ),
+        plant(
+            "barrier after the start",
+            "bar.sync",
+            first,
+            dropped(),
+            &["Race", "Mbarrier", "Uninitialised"],
+        ),
+        plant(
+            "arrivals of warps",
+            "mbarrier.arrive.shared",
+            every,
+            dropped(),
+            &["Deadlock"],
+        ),
+        plant(
+            "wait for scores",
+            "try_wait",
+            |nth| nth < 2,
+            no_wait(),
+            &["MemoryOwned", "Race", "Uninitialised"],
+        ),
+        plant(
+            "wait for factors",
+            "try_wait",
+            |nth| nth == 2,
+            no_wait(),
+            &["Race", "Uninitialised", "MemoryOwned"],
+        ),
+        plant(
+            "wait for finished rows",
+            "try_wait",
+            |nth| nth == 3,
+            no_wait(),
+            &["Race", "Uninitialised"],
+        ),
+        plant(
+            "wait for outputs",
+            "try_wait",
+            |nth| nth == 4,
+            no_wait(),
+            &["MemoryOwned", "Race", "Uninitialised"],
+        ),
+        plant(
+            "wait for queries",
+            "try_wait",
+            |nth| nth == 5,
+            no_wait(),
+            &["MemoryOwned", "Race", "Uninitialised"],
+        ),
+        plant(
+            "waits of products and loads",
+            "try_wait",
+            |nth| nth > 5,
+            no_wait(),
+            &["MemoryOwned", "Race", "Uninitialised", "Mbarrier"],
+        ),
+        plant(
+            "too few bytes of queries",
+            "mov.b32",
+            every,
+            with("32768", "16384"),
+            &["Mbarrier"],
+        ),
+        plant(
+            "too many bytes of queries",
+            "mov.b32",
+            every,
+            with("32768", "65536"),
+            &["Deadlock"],
+        ),
+        plant(
+            "half the keys in scores",
+            "mov.b32 id",
+            every,
+            with("136316048", "135267472"),
+            &["Uninitialised"],
+        ),
+        plant(
+            "values read as K-major",
+            "mov.b32 id",
+            every,
+            with("135333008", "135267472"),
+            &["Numbers", "Uninitialised", "Race"],
+        ),
+        plant(
+            "a product that does not add",
+            " + 8], v1, id, yes;",
+            every,
+            with("yes;", "first;"),
+            &["Numbers"],
+        ),
+        plant(
+            "weights a step too far",
+            " + 8], v1",
+            every,
+            with(" + 8]", " + 16]"),
+            &["Numbers"],
+        ),
+    ]
+}
+
+fn all_found() {
+    let mut missed = Vec::new();
+    for plant in plants() {
+        let Plant { name, wanted, .. } = plant;
+        let options = Options {
+            max_instructions: 20_000_000,
+            edit: Some(Box::new(move |text| plant.edit(text))),
+            ..Options::new(Arch::Sm100a)
+        };
+        let gpu = Simulated::open(options).unwrap();
+        let found = match row(&gpu, PROBLEM).outcome {
+            Outcome::Failed(reason) => reason,
+            other => format!("{other:?}"),
+        };
+        let fault = match found.split_once(" Some(") {
+            Some((_, fault)) => fault.to_owned(),
+            None => format!("Numbers: {found}"),
+        };
+        println!("{name}: {}", fault.chars().take(200).collect::<String>());
+        if !wanted.iter().any(|wanted| fault.starts_with(wanted)) {
+            missed.push(format!("{name}: wanted {wanted:?}, found {fault}"));
+        }
+    }
+    assert!(missed.is_empty(), "{}", missed.join("\n"));
+}

@@ -1,0 +1,110 @@
+//! The Blackwell tier: where it runs, with which tiles, and what falls to the plane tier.
+
+use super::*;
+
+fn b200() -> Caps {
+    let [.., b200, _, _] = gpus();
+    b200
+}
+
+#[test]
+fn forcing_the_blackwell_tier_elsewhere_names_the_compute_capability() {
+    let others = gpus()
+        .into_iter()
+        .filter(|caps| !matches!(caps.sm, Some(100 | 103)));
+    for caps in others.chain([cpu(2), lavapipe(), apple()]) {
+        let wanted = AttendKey {
+            dtype: DType::F16,
+            ..half_key(64, 64)
+        };
+        let refused = select(&wanted, &caps, forced(TierName::Blackwell));
+        let (limit, needed, available) = limit_of(refused);
+        let have = caps.sm.map_or("none".into(), |sm| sm.to_string());
+        assert_eq!(
+            (limit, needed, available),
+            ("compute capability", "100 or 103".into(), have)
+        );
+    }
+}
+
+#[test]
+fn blackwell_tiles_fill_tensor_memory_and_shared_memory() {
+    let b200 = b200();
+    let tile = |wanted: AttendKey| {
+        let blueprint = select(&wanted, &b200, Policy::default()).unwrap();
+        assert_eq!(blueprint.tier, TierName::Blackwell, "{blueprint}");
+        let units = if blueprint.rows == 256 { 640 } else { 384 };
+        assert_eq!(blueprint.units(), units, "{blueprint}");
+        (blueprint.rows, blueprint.block, blueprint.stages)
+    };
+    assert_eq!(tile(half_key(64, 64)), (256, 128, 4));
+    assert_eq!(tile(half_key(128, 128)), (256, 128, 2));
+    // Tensor memory has no room for two wide outputs, shared memory none for two wide blocks.
+    assert_eq!(tile(half_key(192, 128)), (128, 64, 4));
+    assert_eq!(tile(half_key(256, 256)), (128, 64, 2));
+    let few = AttendKey {
+        s_q: 128,
+        ..half_key(128, 128)
+    };
+    assert_eq!(tile(few), (128, 128, 3));
+    let with = |features| AttendKey {
+        features,
+        ..half_key(128, 128)
+    };
+    let capped = LogitFeatures {
+        softcap: true,
+        ..LogitFeatures::default()
+    };
+    let biased = LogitFeatures {
+        bias: true,
+        ..LogitFeatures::default()
+    };
+    let both = LogitFeatures {
+        alibi: true,
+        ..biased
+    };
+    assert_eq!(tile(with(capped)), (256, 64, 4));
+    assert_eq!(tile(with(biased)), (256, 64, 4));
+    assert_eq!(tile(with(both)), (256, 32, 4));
+    for (tile, limit) in [
+        ((64, 128), "blackwell tier's tiles"),
+        ((128, 96), "blackwell tier's tiles"),
+        ((256, 128), "columns of tensor memory"),
+        ((128, 128), "shared memory (bytes)"),
+    ] {
+        let policy = Policy {
+            tile: Some(tile),
+            ..forced(TierName::Blackwell)
+        };
+        let refused = select(&half_key(256, 256), &b200, policy);
+        assert_eq!(limit_of(refused).0, limit, "{tile:?}");
+    }
+}
+
+#[test]
+fn what_the_blackwell_tier_lacks_falls_to_others_and_is_named_when_forced() {
+    let b200 = b200();
+    let good = half_key(64, 64);
+    let broadcast = AttendKey { tma: false, ..good };
+    let decode = AttendKey {
+        op: AttendOp::Decode,
+        s_q: 1,
+        ..good
+    };
+    let single = AttendKey {
+        dtype: DType::F32,
+        ..good
+    };
+    let odd = half_key(60, 60);
+    for (wanted, tier, limit) in [
+        (broadcast, TierName::Plane, "TMA addressing"),
+        (decode, TierName::Plane, "blackwell tier"),
+        (single, TierName::Unit, "blackwell tier's dtypes"),
+        (odd, TierName::Unit, "d of the blackwell tier"),
+    ] {
+        let free = select(&wanted, &b200, Policy::default()).unwrap();
+        assert_eq!(free.tier, tier, "{limit}");
+        let refused = select(&wanted, &b200, forced(TierName::Blackwell));
+        assert_eq!(limit_of(refused).0, limit);
+    }
+}
