@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use flashcube::TierName;
-use flashcube_catalogue::{Outcome, Problem, Row, problem, problems, run_one};
+use flashcube_catalogue::{Attend, Outcome, Problem, Row, Task, problem, problems, run_one};
 use flashcube_lowering::Arch;
 use flashcube_ptx_sim::Schedule;
 use flashcube_simulated::{Edit, Options, Simulated};
@@ -20,6 +20,16 @@ pub(crate) const TESTS: &[Named] = &[
     ("hopper_forward_at_random_moments", || {
         all_pass(Arch::Sm90a, Schedule::Random(1), &HOPPER[..1]);
     }),
+    ("blackwell_forward_at_random_moments", || {
+        all_pass(Arch::Sm100a, Schedule::Random(1), &BLACKWELL);
+    }),
+    ("blackwell_forward_on_sm_103a", || {
+        all_pass(Arch::Sm103a, Schedule::Latest, &BLACKWELL);
+    }),
+    (
+        "blackwell_forward_of_d128_and_s256_is_simulated_in_time",
+        simulated_in_time,
+    ),
     ("planted_fault_is_an_error_of_the_launch", planted_fault),
     ("buffers_come_and_go", buffers_come_and_go),
 ];
@@ -33,6 +43,10 @@ const HOPPER: [&str; 3] = [
     "attend_forward/hopper/q193xkv130/bf16",
     "attend_forward/hopper/q66xkv0/bf16",
     "attend_forward/hopper/causal_bottom_right_q129xkv300/f16",
+];
+const BLACKWELL: [&str; 2] = [
+    "attend_forward/blackwell/q193xkv130/bf16",
+    "attend_forward/blackwell/causal_d128v128/bf16",
 ];
 /// Problems of the Blackwell tier that every run takes: tails, bands, lengths, packed sequences and heads, hooks and head
 /// dimensions, one of each kernel that differs.
@@ -112,6 +126,28 @@ fn all_pass(arch: Arch, schedule: Schedule, names: &[&str]) {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     let (ran, all) = gpu.coverage().instructions;
     println!("{arch} {schedule:?}: {ran} of {all} instructions ran");
+}
+
+/// One head, once.
+fn simulated_in_time() {
+    let mut problem = problem(BLACKWELL[0]).unwrap();
+    if let Task::Forward(attend) = &mut problem.task {
+        *attend = Attend {
+            policy: attend.policy,
+            ..Attend::plain(1, (1, 1), (256, 256), (128, 128))
+        };
+    }
+    let gpu = Simulated::open(Options::new(Arch::Sm100a)).unwrap();
+    // The first run compiles.
+    for first in [true, false] {
+        let start = Instant::now();
+        let row = run_one(&gpu.client, &problem, 42);
+        // Two launches and their inputs and reference.
+        let took = start.elapsed();
+        println!("s 256, d 128, one head: {:?}, {took:?}", row.outcome);
+        assert_eq!(row.outcome, Outcome::Passed);
+        assert!(first || took.as_secs() < 20, "{took:?}");
+    }
 }
 
 /// The interpreter's finding reaches the caller of the kernel.

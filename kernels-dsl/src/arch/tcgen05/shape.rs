@@ -121,6 +121,8 @@ impl BlackwellShape {
     /// `outer` where the right operand's columns are contiguous.
     pub(super) fn instruction(self, n: u32, outer: bool) -> u32 {
         let format = u32::from(self.ty == "bf16");
-        1 << 4 | format << 7 | format << 10 | u32::from(outer) << 16 | n / 8 << 17 | 8 << 24
+        let formats = format << 7 | format << 10;
+        let (columns, rows) = ((n / 8) << 17, (STAGE_ROWS / 16) << 24);
+        1 << 4 | formats | u32::from(outer) << 16 | columns | rows
     }
 }
