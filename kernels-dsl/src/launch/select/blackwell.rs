@@ -103,9 +103,8 @@ fn blackwell_tile(key: &AttendKey, packed: bool) -> (usize, usize) {
     let wide = key.d.max(key.d_v) > 128;
     let one = wide || key.s_q <= STAGE_ROWS as usize;
     let rows = if one { 128 } else { 256 };
-    // Edges on both sides beside a hook, and the softcap's divisions, cost registers too.
-    let busy = x.softcap || !x.plain() && x.band_left && x.band_right;
-    let block = match (wide || busy, reads) {
+    // Whatever changes a logit wants registers, too.
+    let block = match (wide || !x.plain(), reads) {
         (_, 2..) => 32,
         (true, _) | (_, 1) => 64,
         _ => 128,

@@ -64,6 +64,12 @@ fn blackwell_tiles_fill_tensor_memory_and_shared_memory() {
         ..biased
     };
     assert_eq!(tile(with(capped)), (256, 64, 4));
+    let sloped = LogitFeatures {
+        alibi: true,
+        lengths: true,
+        ..LogitFeatures::default()
+    };
+    assert_eq!(tile(with(sloped)), (256, 64, 4));
     assert_eq!(tile(with(biased)), (256, 64, 4));
     assert_eq!(tile(with(both)), (256, 32, 4));
     for (tile, limit) in [
