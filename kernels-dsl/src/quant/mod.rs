@@ -6,7 +6,9 @@ mod floats;
 mod hadamard;
 mod loader;
 mod matmul;
+mod operand;
 mod packing;
+mod small_float;
 mod tiles;
 
 pub use dequantize::*;
@@ -14,5 +16,7 @@ pub use floats::*;
 pub use hadamard::*;
 pub use loader::*;
 pub use matmul::*;
+pub use operand::*;
 pub use packing::*;
+pub use small_float::*;
 pub use tiles::*;
