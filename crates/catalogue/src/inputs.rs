@@ -14,9 +14,10 @@ use rand_distr::StandardNormal;
 use crate::array::{Array, Data, round_to};
 use crate::oracle;
 use crate::problem::{
-    Append, Attend, Decode, HadamardSizes, LinearSizes, Memory, MergeSizes, PackedSizes, Problem,
-    Task, Values,
+    Append, Attend, Decode, LinearSizes, Memory, MergeSizes, PackedSizes, Problem, Task, Values,
 };
+
+mod rows;
 
 /// The inputs of one problem, by name:
 ///
@@ -24,6 +25,8 @@ use crate::problem::{
 /// |---|---|
 /// | attend_forward | q, k, v; with their hooks mask, bias, documents_q, documents_kv, lengths_q, lengths_kv, cu_seqlens_q, cu_seqlens_kv, alibi, sinks |
 /// | attend_decode | the same; k and v as if every sequence lay in one piece |
+/// | attend_operands | the same |
+/// | quantize_operand | x |
 /// | attend_backward | those, and out, lse (the reference's, rounded) and d_out |
 /// | append | k, v (the cache before), k_new, v_new, cos, sin |
 /// | merge_partials | outs, lses |
@@ -46,6 +49,8 @@ impl Inputs {
             Task::Forward(attend) => draw.attend(attend),
             Task::Backward(attend) => draw.backward(attend),
             Task::Decode(decode) => draw.attend(&decode.attend),
+            Task::Operands(operands) => draw.attend(&operands.attend),
+            Task::Quantize(sizes) => draw.quantize(sizes),
             Task::Append(sizes) => draw.append(sizes),
             Task::Merge(sizes) => draw.merge(sizes),
             Task::Dequantize(sizes) => draw.packed(sizes),
@@ -489,24 +494,6 @@ impl<'a> Draw<'a> {
                 .collect();
             self.arrays
                 .insert("bias", Array::floats(&[p.n], dtype, bias));
-        }
-    }
-
-    fn hadamard(&mut self, h: &HadamardSizes) {
-        let values: Vec<f32> = self
-            .normals(h.rows * h.n)
-            .iter()
-            .map(|&x| round_to(self.problem.dtype, x) as f32)
-            .collect();
-        let shape = [h.rows, h.n];
-        let x = Array::arranged(&shape, self.problem.dtype, &values, self.problem.memory, 0);
-        self.arrays.insert("x", x);
-        if h.signs {
-            let signs = (0..h.n)
-                .map(|_| u8::from(self.rng.random_bool(0.5)))
-                .collect();
-            self.arrays
-                .insert("signs", Array::dense(&[h.n], Data::U8(signs)));
         }
     }
 }

@@ -72,6 +72,8 @@ pub struct Operand {
     pub axis: GroupAxis,
     /// [b, h, s, d] of the tensor it was made of.
     pub shape: [usize; 4],
+    /// What quantized it; `None` when it is empty.
+    pub blueprint: Option<OperandBlueprint>,
     /// First row and number of rows of the sequences of each batch entry; one list for all along d.
     spans: Vec<Vec<(usize, usize)>>,
 }
@@ -197,7 +199,12 @@ impl Operand {
     }
 
     /// Launches one of the two kernels between the tensor and the operand.
-    fn launch(&self, client: &Client, x: &Tensor<4>, inverse: bool) -> Result<(), Error> {
+    fn launch(
+        &self,
+        client: &Client,
+        x: &Tensor<4>,
+        inverse: bool,
+    ) -> Result<OperandBlueprint, Error> {
         let caps = Caps::of(client);
         let blueprint = OperandBlueprint {
             dtype: x.dtype,
@@ -246,7 +253,8 @@ impl Operand {
             }
         }
         let written = if inverse { &x.handle } else { &self.words };
-        check_launch(client, &caps, &blueprint, [written])
+        check_launch(client, &caps, &blueprint, [written])?;
+        Ok(blueprint)
     }
 }
 
@@ -274,13 +282,14 @@ pub fn quantize_operand(
         format: options.format,
         axis: options.axis,
         shape: x.shape,
+        blueprint: None,
         spans: spans(x.shape, options)?,
     };
     if operand.is_empty() {
         return Ok(operand);
     }
     operand.words = client.empty(4 * operand.len());
-    operand.launch(client, x, false)?;
+    operand.blueprint = Some(operand.launch(client, x, false)?);
     Ok(operand)
 }
 
@@ -298,7 +307,7 @@ pub fn dequantize_operand(
     out.check_rows("out")?;
     match operand.is_empty() {
         true => Ok(()),
-        false => operand.launch(client, out, true),
+        false => operand.launch(client, out, true).map(drop),
     }
 }
 
