@@ -195,6 +195,8 @@ impl Operand {
             self.scales_at(),
             spans,
             self.units(),
+            (self.format.exponent() as f32).exp2(),
+            (-self.format.exponent() as f32).exp2(),
         )
     }
 
@@ -224,31 +226,13 @@ impl Operand {
         unsafe {
             let spans = BufferArg::from_raw_parts(spans, table.len());
             let words = BufferArg::from_raw_parts(self.words.clone(), self.len());
-            let (x, sizes) = (buffer(x, 1), self.sizes(x));
+            let (x, sizes, format) = (buffer(x, 1), self.sizes(x), self.format.compiled());
             match inverse {
                 false => quantize_operand_fma::launch_unchecked(
-                    client,
-                    cubes,
-                    dim,
-                    wide,
-                    x,
-                    words,
-                    spans,
-                    sizes,
-                    self.format,
-                    elem,
+                    client, cubes, dim, wide, x, words, spans, sizes, format, elem,
                 ),
                 true => dequantize_operand_fma::launch_unchecked(
-                    client,
-                    cubes,
-                    dim,
-                    wide,
-                    words,
-                    x,
-                    spans,
-                    sizes,
-                    self.format,
-                    elem,
+                    client, cubes, dim, wide, words, x, spans, sizes, format, elem,
                 ),
             }
         }

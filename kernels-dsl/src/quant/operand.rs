@@ -68,10 +68,19 @@ impl OperandFormat {
         matches!(self, OperandFormat::Nvfp4 { .. })
     }
 
-    fn exponent(self) -> i32 {
+    /// Exponent of the tensor's own factor.
+    pub(crate) fn exponent(self) -> i32 {
         match self {
             OperandFormat::Nvfp4 { exponent } => exponent,
             OperandFormat::Mxfp4(_) | OperandFormat::Mxfp8(_) => 0,
+        }
+    }
+
+    /// What kernels are compiled for: the factor is a run-time number.
+    pub(crate) fn compiled(self) -> Self {
+        match self {
+            OperandFormat::Nvfp4 { .. } => OperandFormat::Nvfp4 { exponent: 0 },
+            other => other,
         }
     }
 
@@ -122,6 +131,10 @@ pub struct OperandSizes {
     pub spans: usize,
     /// Units.
     pub total: usize,
+    /// The tensor's own factor, a power of two, and its inverse.
+    pub factor: f32,
+    /// See `factor`.
+    pub inverse: f32,
 }
 
 /// Four groups of a row.
@@ -201,10 +214,10 @@ pub fn quantize_operand_fma<E: Float>(
                     }
                     values[i as usize] = value;
                 }
-                let scale = group_scale(&values, format);
+                let scale = group_scale(&values, sizes.factor, format);
                 scales |= scale << (8u32 * g);
                 let to = at.codes + (g as usize) * comptime!(format.group() * format.bits() / 32);
-                encode_group(&values, scale, words, to, format);
+                encode_group(&values, scale, words, to, sizes.inverse, format);
             }
         }
         words[at.scales] = scales;
@@ -213,14 +226,13 @@ pub fn quantize_operand_fma<E: Float>(
 
 /// Code of the scale of a group.
 #[cube]
-fn group_scale(values: &Array<f32>, #[comptime] format: OperandFormat) -> u32 {
+fn group_scale(values: &Array<f32>, factor: f32, #[comptime] format: OperandFormat) -> u32 {
     let mut amax = 0u32;
     for i in 0..comptime!(format.group()) {
         amax = amax.max(magnitude_bits(values[i]));
     }
     let finite = amax < INFINITY_BITS;
     if comptime!(format.nvfp4()) {
-        let factor = power_of_two(comptime!(format.exponent()).runtime());
         let largest = f32::reinterpret(select(finite, amax, 0u32)) * factor;
         let guess = largest * comptime!(1.0f32 / 6.0);
         select(finite, e4m3_nearest(largest, 6.0f32, guess), E4M3_NAN)
@@ -240,6 +252,7 @@ fn encode_group(
     scale: u32,
     words: &mut [u32],
     to: usize,
+    inverse: f32,
     #[comptime] format: OperandFormat,
 ) {
     let bits = comptime!(format.bits() as u32);
@@ -248,7 +261,7 @@ fn encode_group(
         let mut word = 0u32;
         #[unroll]
         for i in 0..per_word {
-            let code = encode(values[w * per_word + i], scale, format);
+            let code = encode(values[w * per_word + i], scale, inverse, format);
             word |= code << comptime!(bits * i as u32);
         }
         words[to + w] = word;
@@ -256,11 +269,10 @@ fn encode_group(
 }
 
 #[cube]
-fn encode(x: f32, scale: u32, #[comptime] format: OperandFormat) -> u32 {
+fn encode(x: f32, scale: u32, inverse: f32, #[comptime] format: OperandFormat) -> u32 {
     if comptime!(format.nvfp4()) {
-        let factor = power_of_two(comptime!(-format.exponent()).runtime());
         let usable = scale > 0u32 && scale < E4M3_NAN;
-        let unit = e4m3_value(select(usable, scale, 1u32)) * factor;
+        let unit = e4m3_value(select(usable, scale, 1u32)) * inverse;
         select(usable, e2m1_code(x, unit), 0u32)
     } else {
         let usable = scale < E8M0_NAN;
@@ -298,7 +310,7 @@ pub fn dequantize_operand_fma<E: Float>(
                 let word = words[at.codes + (column / per_word) as usize];
                 let code =
                     (word >> (bits * (column % per_word))) & comptime!((1u32 << format.bits()) - 1);
-                let value = decode(code, scale, format);
+                let value = decode(code, scale, sizes.inverse, format);
                 out[at.first + column as usize * sizes.column] = E::cast_from(value);
             }
         }
@@ -306,15 +318,14 @@ pub fn dequantize_operand_fma<E: Float>(
 }
 
 #[cube]
-fn decode(code: u32, scale: u32, #[comptime] format: OperandFormat) -> f32 {
+fn decode(code: u32, scale: u32, inverse: f32, #[comptime] format: OperandFormat) -> f32 {
     let element = if comptime!(format.bits() == 4) {
         e2m1_value(code)
     } else {
         e4m3_value(code)
     };
     if comptime!(format.nvfp4()) {
-        let factor = power_of_two(comptime!(-format.exponent()).runtime());
-        element * e4m3_value(scale) * factor
+        element * e4m3_value(scale) * inverse
     } else {
         element * e8m0_value(scale)
     }

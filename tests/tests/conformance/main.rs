@@ -7,6 +7,7 @@ mod catalogue;
 mod decode;
 mod files;
 mod invalid;
+mod operands;
 mod plan;
 mod property;
 mod selection;
