@@ -140,14 +140,16 @@ fn affordable(blueprint: &AttendBlueprint, caps: &Caps) -> bool {
 
 /// Rows and keys of the plane tier's tile: 32 rows a plane where S, P and O of them fit into 255
 /// registers, as many keys as then remain without a spill, and two cubes a multiprocessor where
-/// shared memory has room for them. Hooks that read memory for every score, and a band with a left
-/// edge, want registers too, and get shorter blocks.
+/// shared memory has room for them. Hooks that read memory for every score, a band with a left
+/// edge, and encoded weights want registers too, and get shorter blocks.
 fn plane_tile(key: &AttendKey, caps: &Caps, packed: bool) -> (usize, usize) {
     let x = &key.features;
     let reads = x.bias as u32 + x.documents as u32 + x.mask.is_some() as u32;
     let width = key.d.max(key.d_v);
     let left = x.band_left && (x.lengths || matches!(width, 65..=128));
-    let crowded = reads + left as u32 + (packed && x.alibi) as u32;
+    // Encoding takes registers for the maxima, codes and scales of groups.
+    let encoded = 2 * x.weights.encoded() as u32;
+    let crowded = reads + left as u32 + (packed && x.alibi) as u32 + encoded;
     let roomy = caps.shared_memory >= 128 << 10;
     // Compiled for anything but sm_90, 48 keys at d = 128 take a few registers too many; for sm_100
     // and up even 32 do at d = 96, or beside a hook that reads memory.
