@@ -52,10 +52,10 @@ pub(super) fn attend() -> Vec<Entry> {
         ),
         ("scores_mxfp8", MXFP8, MXFP4),
     ] {
-        entries.push(entry("mxfp4", detail, (scores, values), small(37, 97)));
+        entries.push(entry("mxfp4", detail, (scores, values), small(37, 97)).long());
     }
     for (detail, scores) in [("scores_mxfp4", MXFP4), ("scores_mxfp8", MXFP8)] {
-        entries.push(entry("mxfp8", detail, (scores, MXFP8), small(37, 97)));
+        entries.push(entry("mxfp8", detail, (scores, MXFP8), small(37, 97)).long());
     }
     let raised = OperandFormat::Nvfp4 { exponent: 7 };
     entries.push(entry("nvfp4", "exponent", (raised, raised), small(37, 97)));
@@ -70,16 +70,22 @@ fn of_format(feature: &'static str, formats: (OperandFormat, OperandFormat)) -> 
     let mut entries = Vec::new();
     for s_kv in [1, 15, 16, 17, 31, 33, 64, 130, 257] {
         let one = of(format!("q37xkv{s_kv}"), small(37, s_kv));
-        entries.push(if s_kv == 130 { one.dtypes(&both) } else { one });
+        entries.push(match s_kv {
+            33 => one.dtypes(&both),
+            1 | 17 | 130 => one,
+            _ => one.long(),
+        });
     }
     for (d, d_v) in [(8, 40), (40, 8), (64, 64), (128, 128)] {
         let attend = Attend::plain(1, (2, 1), (19, 150), (d, d_v));
-        entries.push(of(format!("d{d}v{d_v}"), attend));
+        let one = of(format!("d{d}v{d_v}"), attend);
+        let core = d == 64 && feature == "nvfp4";
+        entries.push(if core { one } else { one.long() });
     }
     // 2048 keys of one logit 0 and -7 else: the tail weighs as much as it should.
     let tail = Attend {
         scale: Some(1.0),
-        ..Attend::plain(1, (1, 1), (3, 2048), (4, 4))
+        ..Attend::plain(1, (1, 1), (37, 2048), D)
     };
     let tail = of("tail_mass".into(), tail).values(Values::Spike);
     entries.push(tail.dtypes(&both));
@@ -93,19 +99,28 @@ fn of_format(feature: &'static str, formats: (OperandFormat, OperandFormat)) -> 
         ("large_logits", Values::LargeLogits),
         ("outliers", Values::Outliers),
     ] {
-        entries.push(of(detail.into(), small(37, 200)).values(values));
+        let one = of(detail.into(), small(37, 200)).values(values);
+        let core = matches!(values, Values::OneHotV | Values::Peak | Values::EqualLogits);
+        entries.push(if core { one } else { one.long() });
     }
     let causal = Attend {
         causal: true,
         ..small(65, 97)
     };
-    entries.push(of("causal".into(), causal));
+    let causal = of("causal".into(), causal);
+    entries.push(if feature == "mxfp8" {
+        causal
+    } else {
+        causal.long()
+    });
     for (detail, memory) in [
         ("poisoned", Memory::Poisoned),
         ("bshd", Memory::HeadsInside),
         ("offset3", Memory::Offset(3)),
     ] {
-        entries.push(of(detail.into(), small(37, 41)).memory(memory));
+        let one = of(detail.into(), small(37, 41)).memory(memory);
+        let core = memory != Memory::Offset(3);
+        entries.push(if core { one } else { one.long() });
     }
     entries
 }
@@ -169,27 +184,36 @@ fn hooks() -> Vec<Entry> {
             lengths_q: Some(vec![37, 5]),
             ..small(37, 97)
         };
-        entries.push(entry("lengths", name, formats, lengths.clone()));
+        let one = entry("lengths", name, formats, lengths.clone());
+        entries.push(if name == "mxfp4" { one } else { one.long() });
         let hidden = entry("hidden", name, formats, lengths);
-        entries.push(hidden.values(Values::HiddenNan));
+        let hidden = hidden.values(Values::HiddenNan);
+        entries.push(if name == "mxfp4" {
+            hidden
+        } else {
+            hidden.long()
+        });
         let sequences = [(9, 21), (0, 4), (30, 70), (5, 0), (2, 40)];
         let varlen = Attend {
             causal: true,
             ..Attend::packed(&sequences, (2, 3), (4, 2), D)
         };
-        entries.push(entry("varlen", name, formats, varlen));
+        let one = entry("varlen", name, formats, varlen);
+        entries.push(if name == "nvfp4" { one } else { one.long() });
         let mask = Attend {
             mask: Some((MaskWidth::U8, [2, 1, 37, 97])),
             ..small(37, 97)
         };
-        entries.push(entry("masks", format!("{name}_mask"), formats, mask));
+        let mask = entry("masks", format!("{name}_mask"), formats, mask);
+        entries.push(if name == "mxfp8" { mask } else { mask.long() });
         let window = Attend {
             window_left: Some(20),
             window_right: Some(3),
             alignment: Alignment::TopLeft,
             ..small(37, 97)
         };
-        entries.push(entry("masks", format!("{name}_window"), formats, window));
+        let window = entry("masks", format!("{name}_window"), formats, window);
+        entries.push(window.long());
     }
     let combined = Attend {
         softcap: Some(4.0),
@@ -199,7 +223,7 @@ fn hooks() -> Vec<Entry> {
         causal: true,
         ..small(37, 97)
     };
-    entries.push(entry("combined", "every_hook", (NVFP4, NVFP4), combined));
+    entries.push(entry("combined", "every_hook", (NVFP4, NVFP4), combined).long());
     for (h_q, h_kv) in [(4, 1), (9, 3)] {
         let attend = Attend::plain(1, (h_q, h_kv), (37, 41), D);
         let one = entry("heads", format!("h{h_q}on{h_kv}"), (NVFP4, NVFP4), attend);
@@ -269,13 +293,15 @@ pub(super) fn quantize() -> Vec<Entry> {
                     format!("{detail}{name}_ties"),
                     sizes(shape, format, axis),
                 );
-                entries.push(ties.values(Values::Ties));
+                let ties = ties.values(Values::Ties);
+                entries.push(if name.is_empty() { ties } else { ties.long() });
                 let nan = of(
                     feature,
                     format!("{detail}{name}_nan"),
                     sizes(shape, format, axis),
                 );
-                entries.push(nan.values(Values::HiddenNan));
+                let nan = nan.values(Values::HiddenNan);
+                entries.push(if name.is_empty() { nan } else { nan.long() });
             }
         }
     }

@@ -1,20 +1,18 @@
 //! The kernels that `flashcube lower --list` shows and the tests compile.
 
-use flashcube_kernels::attention::{
-    IssueOrder, LogitFeatures, MaskWidth, ScaledBy, Side, WeightFormat,
-};
+use flashcube_kernels::attention::{IssueOrder, LogitFeatures, MaskWidth, ScaledBy, Side};
 use flashcube_kernels::quant::{PackFormat, Packing, WeightTiles};
-use flashcube_kernels::{
-    DType, MatmulPolicy, Policy, RoleSplit, ScaleRule, ScaleType, TierName, WeightCodes,
-};
+use flashcube_kernels::{DType, MatmulPolicy, Policy, RoleSplit, ScaleType, TierName, WeightCodes};
 
 use super::{AttendProblem, ListedKernel, MatmulProblem, Problem};
+
+mod operands;
 
 /// Every listed kernel: each entry point of the library with each dtype, format and kind of mask.
 pub fn kernels() -> Vec<ListedKernel> {
     let mut all = Vec::new();
     attend_forward(&mut all);
-    attend_operands(&mut all);
+    operands::attend_operands(&mut all);
     attend_decode(&mut all);
     attend_backward(&mut all);
     merge(&mut all);
@@ -187,50 +185,6 @@ fn attend_forward(all: &mut Vec<ListedKernel>) {
 }
 
 /// One query against a cache, of groups of one and of four heads.
-/// Weights encoded before they multiply V, as block-scaled operands want them.
-fn attend_operands(all: &mut Vec<ListedKernel>) {
-    let [(_, plain), (_, causal), _] = feature_sets();
-    let encoded = |weights, features| LogitFeatures {
-        weights,
-        ..features
-    };
-    let mxfp4 = WeightFormat::Mxfp4(ScaleRule::Ceil);
-    for (name, dtype, d, features) in [
-        ("nvfp4", DType::F32, 64, encoded(WeightFormat::Nvfp4, plain)),
-        (
-            "nvfp4",
-            DType::BF16,
-            64,
-            encoded(WeightFormat::Nvfp4, plain),
-        ),
-        (
-            "nvfp4",
-            DType::BF16,
-            128,
-            encoded(WeightFormat::Nvfp4, plain),
-        ),
-        ("mxfp4", DType::BF16, 128, encoded(mxfp4, plain)),
-        (
-            "e4m3_causal",
-            DType::BF16,
-            128,
-            encoded(WeightFormat::E4m3, causal),
-        ),
-        (
-            "nvfp4",
-            DType::BF16,
-            256,
-            encoded(WeightFormat::Nvfp4, plain),
-        ),
-    ] {
-        let problem = attention(dtype, d, d, features);
-        all.push(ListedKernel {
-            name: format!("attend_operands_{}_p_{name}", width(&problem)),
-            problem: Problem::AttendForward(problem),
-        });
-    }
-}
-
 fn attend_decode(all: &mut Vec<ListedKernel>) {
     let mut add = |suffix: &str, problem: AttendProblem| {
         all.push(ListedKernel {
