@@ -78,6 +78,16 @@ pub enum InvalidProblem {
         /// Dtypes allowed.
         expected: String,
     },
+    /// An operand's format differs from what the product takes.
+    #[error("{tensor}: {found}, expected {expected}")]
+    Format {
+        /// Operand at fault.
+        tensor: &'static str,
+        /// Format or grouping found.
+        found: String,
+        /// What goes with the others.
+        expected: String,
+    },
     /// A scalar must be finite.
     #[error("{name} = {value} is not finite")]
     NotFinite {

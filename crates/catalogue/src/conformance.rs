@@ -2,7 +2,7 @@
 
 use cubecl::prelude::Client;
 use flashcube::attention::IssueOrder;
-use flashcube::{Caps, DType, Error, MatmulPolicy, Policy, RoleSplit, TierName};
+use flashcube::{Caps, DType, Error, MatmulPolicy, OperandFormat, Policy, RoleSplit, TierName};
 use flashcube_reference as reference;
 use serde::Serialize;
 
@@ -304,6 +304,8 @@ fn wrong_blueprint(problem: &Problem, policy: Policy, launched: &Launched) -> Op
         Kernel::AttendForward => "attn_fwd",
         Kernel::AttendBackward => "attn_bwd",
         Kernel::AttendDecode => "attn_dec",
+        Kernel::AttendOperands => "attn_fwd",
+        Kernel::QuantizeOperand => "quantize_operand",
         Kernel::Append => "append",
         Kernel::MergePartials => "merge",
         Kernel::DequantizeInt4 => "dequantize",
@@ -319,7 +321,7 @@ fn wrong_blueprint(problem: &Problem, policy: Policy, launched: &Launched) -> Op
             && policy.pack.is_none_or(|pack| pack == (ran.pack > 1))
             && policy.tile.is_none_or(|tile| tile == (ran.rows, ran.block))
     });
-    let asked = asked && linear_as_asked(problem, name);
+    let asked = asked && linear_as_asked(problem, name) && weights_as_asked(problem, name);
     (!right || !asked).then(|| format!("{name} ran, not {prefix} with {policy:?}"))
 }
 
@@ -331,6 +333,18 @@ fn linear_as_asked(problem: &Problem, name: &str) -> bool {
     let MatmulPolicy { rows, splits, .. } = sizes.policy;
     rows.is_none_or(|rows| name.contains(&format!("/m{rows}x")))
         && splits.is_none_or(|splits| name.contains("/split") == (splits > 1))
+}
+
+/// Weights are encoded where operands are attended to, in the format of v, and nowhere else.
+fn weights_as_asked(problem: &Problem, name: &str) -> bool {
+    let Task::Operands(sizes) = &problem.task else {
+        return !name.contains("/p-");
+    };
+    match sizes.values {
+        OperandFormat::Nvfp4 { .. } => name.contains("/p-nvfp4"),
+        OperandFormat::Mxfp4(_) => name.contains("/p-mxfp4"),
+        OperandFormat::Mxfp8(_) => name.contains("/p-e4m3"),
+    }
 }
 
 fn usual_order(tier: TierName) -> IssueOrder {

@@ -1,22 +1,20 @@
 //! Fresh inputs of a problem from a seed.
 
 use std::collections::BTreeMap;
-use std::ops::RangeInclusive;
 
 use flashcube::attention::MaskWidth;
-use flashcube::{DType, PackFormat, ScaleType, WeightCodes};
-use flashcube_reference::quant::e8m0;
+use flashcube::{DType, PackFormat};
 use rand::rngs::StdRng;
-use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use rand_distr::StandardNormal;
 
 use crate::array::{Array, Data, round_to};
 use crate::oracle;
 use crate::problem::{
-    Append, Attend, Decode, HadamardSizes, LinearSizes, Memory, MergeSizes, PackedSizes, Problem,
-    Task, Values,
+    Append, Attend, Decode, Memory, MergeSizes, PackedSizes, Problem, Task, Values,
 };
+
+mod rows;
 
 /// The inputs of one problem, by name:
 ///
@@ -24,6 +22,8 @@ use crate::problem::{
 /// |---|---|
 /// | attend_forward | q, k, v; with their hooks mask, bias, documents_q, documents_kv, lengths_q, lengths_kv, cu_seqlens_q, cu_seqlens_kv, alibi, sinks |
 /// | attend_decode | the same; k and v as if every sequence lay in one piece |
+/// | attend_operands | the same |
+/// | quantize_operand | x |
 /// | attend_backward | those, and out, lse (the reference's, rounded) and d_out |
 /// | append | k, v (the cache before), k_new, v_new, cos, sin |
 /// | merge_partials | outs, lses |
@@ -46,6 +46,8 @@ impl Inputs {
             Task::Forward(attend) => draw.attend(attend),
             Task::Backward(attend) => draw.backward(attend),
             Task::Decode(decode) => draw.attend(&decode.attend),
+            Task::Operands(operands) => draw.attend(&operands.attend),
+            Task::Quantize(sizes) => draw.quantize(sizes),
             Task::Append(sizes) => draw.append(sizes),
             Task::Merge(sizes) => draw.merge(sizes),
             Task::Dequantize(sizes) => draw.packed(sizes),
@@ -404,109 +406,6 @@ impl<'a> Draw<'a> {
             let g_idx = (0..p.k).map(|_| self.rng.random_range(0..groups)).collect();
             self.arrays
                 .insert("g_idx", Array::dense(&[p.k], Data::U32(g_idx)));
-        }
-    }
-
-    fn linear(&mut self, p: &LinearSizes) {
-        let dtype = self.problem.dtype;
-        let mut x = self.normals(p.m * p.k);
-        match self.problem.values {
-            // Beyond 6e4 an f16 ends.
-            Values::LargeLogits => x.iter_mut().for_each(|x| *x = (*x * 1e4).clamp(-6e4, 6e4)),
-            Values::Cancelling => {
-                for row in x.chunks_mut(p.k.max(1)) {
-                    let (first, second) = row.split_at_mut(p.k / 2);
-                    second.iter_mut().zip(first).for_each(|(b, a)| *b = -*a);
-                }
-            }
-            _ => {}
-        }
-        let x: Vec<f32> = x.iter().map(|&x| round_to(dtype, x) as f32).collect();
-        let x = Array::arranged(&[p.m, p.k], dtype, &x, self.problem.memory, 0);
-        let (rows, columns) = (p.rows(), p.n.next_multiple_of(64));
-        let words = (0..rows * columns / 32 * p.bits as usize)
-            .map(|_| match (p.codes, self.rng.random::<[u8; 4]>()) {
-                // No NaN among weights.
-                (WeightCodes::E4M3, bytes) => {
-                    u32::from_le_bytes(bytes.map(|code| code - u8::from(code & 0x7f == 0x7f)))
-                }
-                (_, bytes) => u32::from_le_bytes(bytes),
-            })
-            .collect();
-        // Results stay finite in f16.
-        let spread = match self.problem.values {
-            Values::LargeLogits => 0.001,
-            _ => 0.02,
-        };
-        // Columns past the last one hold garbage, as do the rows.
-        let places = p.places();
-        let column =
-            |at: usize| at % columns / 64 * 64 + at % 64 / 2 % 4 * 16 + at % 64 / 8 * 2 + at % 2;
-        let mut bytes = |range: RangeInclusive<u8>, nan: u8| {
-            let byte = |at| match column(at) < p.n {
-                true => self.rng.random_range(range.clone()),
-                false => nan,
-            };
-            Array::dense(&[places], Data::U8((0..places).map(byte).collect()))
-        };
-        let scales = match p.scales {
-            // From the subnormal ones to 1/2.
-            ScaleType::E4M3 => bytes(0..=0x30, 0x7f),
-            ScaleType::E8M0 => bytes(105..=124, e8m0::NAN),
-            ScaleType::F16 => {
-                let scale = |at| match column(at) < p.n {
-                    true => round_to(DType::F16, spread * self.normal()) as f32,
-                    false => f32::NAN,
-                };
-                Array::floats(&[places], DType::F16, (0..places).map(scale).collect())
-            }
-        };
-        self.arrays.extend([
-            ("x", x),
-            (
-                "words",
-                Array::dense(&[rows * columns / 32 * p.bits as usize], Data::U32(words)),
-            ),
-            ("scales", scales),
-        ]);
-        if p.zeros {
-            let limit = 1u32 << p.bits;
-            let zeros = (0..places).map(|_| self.rng.random_range(0..limit) as u8);
-            let zeros = Data::U8(zeros.collect());
-            self.arrays.insert("zeros", Array::dense(&[places], zeros));
-        }
-        if p.gathered {
-            let mut gather: Vec<u32> = (0..rows as u32)
-                .map(|row| if (row as usize) < p.k { row } else { u32::MAX })
-                .collect();
-            gather.shuffle(&mut self.rng);
-            self.arrays
-                .insert("gather", Array::dense(&[rows], Data::U32(gather)));
-        }
-        if p.bias {
-            let bias: Vec<f32> = (0..p.n)
-                .map(|_| round_to(dtype, self.normal()) as f32)
-                .collect();
-            self.arrays
-                .insert("bias", Array::floats(&[p.n], dtype, bias));
-        }
-    }
-
-    fn hadamard(&mut self, h: &HadamardSizes) {
-        let values: Vec<f32> = self
-            .normals(h.rows * h.n)
-            .iter()
-            .map(|&x| round_to(self.problem.dtype, x) as f32)
-            .collect();
-        let shape = [h.rows, h.n];
-        let x = Array::arranged(&shape, self.problem.dtype, &values, self.problem.memory, 0);
-        self.arrays.insert("x", x);
-        if h.signs {
-            let signs = (0..h.n)
-                .map(|_| u8::from(self.rng.random_bool(0.5)))
-                .collect();
-            self.arrays
-                .insert("signs", Array::dense(&[h.n], Data::U8(signs)));
         }
     }
 }

@@ -39,6 +39,7 @@ struct Place {
 
 mod append;
 mod decode;
+mod operands;
 
 /// Runs the problem's kernel once and reads everything back.
 pub(crate) fn launch(
@@ -70,6 +71,8 @@ pub(crate) fn launch_into(
         Task::Backward(attend) => run.backward(attend, policy),
         Task::Decode(decode) if decode.prefix > 0 => run.cascade(decode, policy),
         Task::Decode(decode) => run.decode(decode, policy),
+        Task::Operands(sizes) => run.operands(sizes, policy),
+        Task::Quantize(sizes) => run.quantize(sizes),
         Task::Append(sizes) => run.append(sizes),
         Task::Merge(_) => run.merge(),
         Task::Dequantize(sizes) => run.dequantize(sizes),

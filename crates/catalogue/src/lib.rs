@@ -33,8 +33,8 @@ pub use files::{FileError, check_file, export_problem, origin};
 pub use inputs::Inputs;
 pub use oracle::{Expected, expected};
 pub use problem::{
-    Append, Attend, Decode, HadamardSizes, Kernel, LinearSizes, Memory, MergeSizes, PackedSizes,
-    Problem, Task, UnknownKernel, Values,
+    Append, Attend, Decode, HadamardSizes, Kernel, LinearSizes, Memory, MergeSizes, Operands,
+    PackedSizes, Problem, QuantizeSizes, Task, UnknownKernel, Values,
 };
 pub use required::{BackendName, Required, required};
 pub use verdict::{Measure, Outputs, Verdict};

@@ -14,7 +14,8 @@ use crate::array::{Array, Data, round_to};
 use crate::bounds;
 use crate::inputs::Inputs;
 use crate::problem::{
-    Append, Attend, HadamardSizes, LinearSizes, MergeSizes, PackedSizes, Problem, Task,
+    Append, Attend, HadamardSizes, LinearSizes, MergeSizes, PackedSizes, Problem, QuantizeSizes,
+    Task,
 };
 
 /// One output: what it should be, and how far off it may be.
@@ -47,6 +48,8 @@ pub fn expected(problem: &Problem, inputs: &Inputs) -> Result<Vec<Expected>, ref
             };
             bounds::forward(problem, &decode.attend, &levels, inputs)
         }
+        Task::Operands(sizes) => bounds::operands(problem, sizes, inputs),
+        Task::Quantize(sizes) => quantize(sizes, inputs),
         Task::Append(sizes) => Ok(append(problem, sizes, inputs)),
         Task::Backward(attend) => bounds::backward(problem, attend, inputs),
         Task::Merge(sizes) => merge(problem, sizes, inputs),
@@ -194,6 +197,29 @@ pub(crate) fn rounder(problem: &Problem) -> fn(f64) -> f64 {
         flashcube::DType::BF16 => |x| round_to(flashcube::DType::BF16, x),
         flashcube::DType::E4M3 => |x| round_to(flashcube::DType::E4M3, x),
     }
+}
+
+/// Codes and scales: every bit.
+fn quantize(sizes: &QuantizeSizes, inputs: &Inputs) -> Result<Vec<Expected>, reference::Error> {
+    let x = tensor(&inputs.arrays, "x");
+    let [b, h, _, columns] = sizes.codes();
+    let (mut codes, mut scales) = (Vec::new(), Vec::new());
+    for (b, h) in (0..b).flat_map(|b| (0..h).map(move |h| (b, h))) {
+        let operand = sizes.operand(&x, (b, h))?;
+        let widened = operand.widened(columns);
+        codes.extend(widened.codes.iter().map(|&code| f64::from(code)));
+        scales.extend(widened.tiled_scales().iter().map(|&code| f64::from(code)));
+    }
+    let exact = |name, shape: Vec<usize>, exact: Vec<f64>| Expected {
+        name,
+        shape,
+        bound: vec![0.0; exact.len()],
+        exact,
+    };
+    Ok(vec![
+        exact("codes", sizes.codes().to_vec(), codes),
+        exact("scales", vec![sizes.scales()], scales),
+    ])
 }
 
 /// The cache afterwards: rows that were there keep their bits, new ones are copied or rotated.

@@ -7,7 +7,9 @@ use flashcube::attention::MaskWidth;
 use flashcube::{Alignment, DType, Policy, TierName};
 use flashcube_reference as reference;
 
-pub use crate::sizes::{Append, Decode, HadamardSizes, LinearSizes, MergeSizes, PackedSizes};
+pub use crate::sizes::{
+    Append, Decode, HadamardSizes, LinearSizes, MergeSizes, Operands, PackedSizes, QuantizeSizes,
+};
 
 /// An operation of the library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -18,6 +20,10 @@ pub enum Kernel {
     AttendBackward,
     /// [`flashcube::attend_decode`].
     AttendDecode,
+    /// [`flashcube::attend_operands`].
+    AttendOperands,
+    /// [`flashcube::quantize_operand`].
+    QuantizeOperand,
     /// [`flashcube::append`].
     Append,
     /// [`flashcube::merge_partials`].
@@ -42,10 +48,12 @@ pub struct UnknownKernel {
 
 impl Kernel {
     /// All of them.
-    pub const ALL: [Kernel; 8] = [
+    pub const ALL: [Kernel; 10] = [
         Kernel::AttendForward,
         Kernel::AttendBackward,
         Kernel::AttendDecode,
+        Kernel::AttendOperands,
+        Kernel::QuantizeOperand,
         Kernel::Append,
         Kernel::MergePartials,
         Kernel::DequantizeInt4,
@@ -60,6 +68,8 @@ impl fmt::Display for Kernel {
             Kernel::AttendForward => "attend_forward",
             Kernel::AttendBackward => "attend_backward",
             Kernel::AttendDecode => "attend_decode",
+            Kernel::AttendOperands => "attend_operands",
+            Kernel::QuantizeOperand => "quantize_operand",
             Kernel::Append => "append",
             Kernel::MergePartials => "merge_partials",
             Kernel::DequantizeInt4 => "dequantize_int4",
@@ -109,6 +119,10 @@ pub enum Task {
     Backward(Attend),
     /// Few queries against a cache: out and lse.
     Decode(Decode),
+    /// Attention over operands of block-scaled products: out and lse.
+    Operands(Operands),
+    /// Codes and scales of a tensor: codes, one number each, and the bytes of the scales.
+    Quantize(QuantizeSizes),
     /// New rows into a cache: k and v, 0 where no key lies.
     Append(Append),
     /// Merge of partial results: out and lse.
@@ -201,6 +215,8 @@ pub enum Values {
     ZeroPoints,
     /// Products: the second half of every row of x is the first one's negative.
     Cancelling,
+    /// Quantize: multiples of 1/4 up to 6, half of which lie midway between E2M1 codes.
+    Ties,
 }
 
 /// How tensors lie in memory. Gaps of inputs hold NaN; gaps of outputs must not change.
@@ -227,6 +243,8 @@ impl Problem {
             Task::Forward(_) => Kernel::AttendForward,
             Task::Backward(_) => Kernel::AttendBackward,
             Task::Decode(_) => Kernel::AttendDecode,
+            Task::Operands(_) => Kernel::AttendOperands,
+            Task::Quantize(_) => Kernel::QuantizeOperand,
             Task::Append(_) => Kernel::Append,
             Task::Merge(_) => Kernel::MergePartials,
             Task::Dequantize(_) => Kernel::DequantizeInt4,
@@ -240,6 +258,7 @@ impl Problem {
         match &self.task {
             Task::Forward(attend) | Task::Backward(attend) => Some(attend),
             Task::Decode(decode) => Some(&decode.attend),
+            Task::Operands(operands) => Some(&operands.attend),
             _ => None,
         }
     }
@@ -258,7 +277,10 @@ impl Problem {
             _ => Ok(()),
         };
         match &self.task {
-            Task::Forward(a) | Task::Backward(a) | Task::Decode(Decode { attend: a, .. }) => {
+            Task::Forward(a)
+            | Task::Backward(a)
+            | Task::Decode(Decode { attend: a, .. })
+            | Task::Operands(Operands { attend: a, .. }) => {
                 at_least_1("d", a.d)?;
                 if !a.h_q.is_multiple_of(a.h_kv) {
                     let (h_q, h_kv) = (a.h_q, a.h_kv);
@@ -266,7 +288,7 @@ impl Problem {
                 }
                 Ok(())
             }
-            Task::Append(_) | Task::Merge(_) => Ok(()),
+            Task::Append(_) | Task::Merge(_) | Task::Quantize(_) => Ok(()),
             Task::Dequantize(p) => {
                 at_least_1("group", p.group)?;
                 at_least_1("bits", p.bits as usize)
@@ -291,7 +313,9 @@ impl Problem {
     /// Outputs by name and shape, in the order of the operation's results.
     pub fn outputs(&self) -> Vec<(&'static str, Vec<usize>)> {
         match &self.task {
-            Task::Forward(a) | Task::Decode(Decode { attend: a, .. }) => vec![
+            Task::Forward(a)
+            | Task::Decode(Decode { attend: a, .. })
+            | Task::Operands(Operands { attend: a, .. }) => vec![
                 ("out", vec![a.b, a.h_q, a.s_q, a.d_v]),
                 ("lse", vec![a.b, a.h_q, a.s_q]),
             ],
@@ -299,6 +323,10 @@ impl Problem {
                 ("dq", vec![a.b, a.h_q, a.s_q, a.d]),
                 ("dk", vec![a.b, a.h_kv, a.s_kv, a.d]),
                 ("dv", vec![a.b, a.h_kv, a.s_kv, a.d_v]),
+            ],
+            Task::Quantize(sizes) => vec![
+                ("codes", sizes.codes().to_vec()),
+                ("scales", vec![sizes.scales()]),
             ],
             Task::Append(a) => vec![
                 ("k", vec![a.lengths.len(), a.h, a.s_kv, a.d.0]),

@@ -107,7 +107,7 @@ impl BackendName {
 /// Storage buffers that a feature's largest problem binds.
 fn bindings(kernel: Kernel, feature: &str) -> usize {
     let plain = match kernel {
-        Kernel::AttendForward => 6,
+        Kernel::AttendForward | Kernel::AttendOperands => 6,
         // Parts and one table, or none and two.
         Kernel::AttendDecode => 8,
         // Rotation's tables, those of the host and two of the device.
@@ -121,7 +121,7 @@ fn bindings(kernel: Kernel, feature: &str) -> usize {
         "device_tables" => 2,
         "e4m3" => 4,
         "lengths" | "varlen" | "documents" | "mask" | "bias" | "alibi" | "hidden" | "models"
-        | "packed_heads" => 1,
+        | "packed_heads" | "masks" => 1,
         _ => 0,
     };
     plain + hooks
@@ -140,7 +140,7 @@ pub struct Features {
 }
 
 /// What each kernel must show.
-pub const FEATURES: [Features; 8] = [
+pub const FEATURES: [Features; 10] = [
     Features {
         kernel: Kernel::AttendForward,
         single: &[
@@ -220,6 +220,20 @@ pub const FEATURES: [Features; 8] = [
             ("hopper", TierName::Hopper),
             ("hopper_pages", TierName::Hopper),
         ],
+    },
+    Features {
+        kernel: Kernel::AttendOperands,
+        single: &[
+            "empty", "heads", "lengths", "varlen", "masks", "combined", "hidden",
+        ],
+        every: &["nvfp4", "mxfp4", "mxfp8"],
+        tiers: &[("plane", TierName::Plane)],
+    },
+    Features {
+        kernel: Kernel::QuantizeOperand,
+        single: &["empty", "sequences", "strides"],
+        every: &["nvfp4", "mxfp4", "mxfp8"],
+        tiers: &[],
     },
     Features {
         kernel: Kernel::Append,
@@ -305,6 +319,8 @@ pub fn required(backend: BackendName) -> Vec<Required> {
             }
         }
     }
+    // Operands are decoded to f32 or bf16, which hold all their values.
+    rows.retain(|r| r.kernel != Kernel::AttendOperands || r.dtype != DType::F16);
     rows.retain(|r| bindings(r.kernel, r.feature) <= backend.bindings());
     rows
 }

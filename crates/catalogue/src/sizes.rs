@@ -1,7 +1,13 @@
 //! What the problems of each operation but the forward and the backward consist of.
 
+use std::ops::Range;
+
 use flashcube::attention::{RopePairs, ScaledBy};
-use flashcube::{MatmulPolicy, PackFormat, ScaleType, WeightCodes};
+use flashcube::{
+    GroupAxis, MatmulPolicy, OperandFormat, PackFormat, ScaleRule, ScaleType, WeightCodes,
+};
+use flashcube_reference as reference;
+use flashcube_reference::quant::{direct, e8m0, operand};
 
 use crate::problem::Attend;
 
@@ -34,6 +40,115 @@ impl Decode {
             (Some(_), _) => 3 * head + 1,
         };
         (-((step % 4) as f32)).exp2()
+    }
+}
+
+/// Attention over operands of block-scaled products.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Operands {
+    /// Sizes and hooks.
+    pub attend: Attend,
+    /// Format of q and k.
+    pub scores: OperandFormat,
+    /// Format of v, and P in it.
+    pub values: OperandFormat,
+}
+
+impl Operands {
+    /// What weights become.
+    pub(crate) fn weights(&self) -> direct::WeightFormat {
+        match self.values {
+            OperandFormat::Nvfp4 { .. } => direct::WeightFormat::Nvfp4,
+            OperandFormat::Mxfp4(rule) => direct::WeightFormat::Mxfp4(scale_rule(rule)),
+            OperandFormat::Mxfp8(_) => direct::WeightFormat::E4m3,
+        }
+    }
+
+    /// The sequences of every batch entry.
+    pub(crate) fn sequences(&self) -> Vec<Vec<Range<usize>>> {
+        let Attend { b, s_kv, .. } = self.attend;
+        if let Some((_, cu)) = &self.attend.cu_seqlens {
+            return vec![cu.windows(2).map(|w| w[0]..w[1]).collect()];
+        }
+        let length = |b| self.attend.lengths_kv.as_ref().map_or(s_kv, |l| l[b]);
+        (0..b)
+            .map(|b| std::iter::once(0..length(b)).collect())
+            .collect()
+    }
+}
+
+/// A tensor that becomes codes and scales.
+#[derive(Debug, Clone, PartialEq)]
+pub struct QuantizeSizes {
+    /// [b, h, s, d].
+    pub shape: [usize; 4],
+    /// Element and scale.
+    pub format: OperandFormat,
+    /// Direction of groups.
+    pub axis: GroupAxis,
+    /// Keys of every batch entry.
+    pub lengths: Option<Vec<usize>>,
+    /// Cumulative lengths of packed sequences.
+    pub cu_seqlens: Option<Vec<usize>>,
+}
+
+impl QuantizeSizes {
+    /// The operand of a head, as the reference has it.
+    pub(crate) fn operand(
+        &self,
+        x: &reference::Tensor4,
+        (b, h): (usize, usize),
+    ) -> Result<operand::Operand, reference::Error> {
+        let format = operand_format(self.format);
+        match self.axis {
+            GroupAxis::D => operand::Operand::of_rows(x, (b, h), format),
+            GroupAxis::S => operand::Operand::of_columns(x, (b, h), &self.sequences(b), format),
+        }
+    }
+
+    fn sequences(&self, b: usize) -> Vec<Range<usize>> {
+        match (&self.cu_seqlens, &self.lengths) {
+            (Some(cu), _) => cu.windows(2).map(|w| w[0]..w[1]).collect(),
+            (None, Some(lengths)) => std::iter::once(0..lengths[b]).collect(),
+            (None, None) => std::iter::once(0..self.shape[2]).collect(),
+        }
+    }
+
+    /// [b, h, rows, columns] of the codes, columns padded.
+    pub(crate) fn codes(&self) -> [usize; 4] {
+        let [b, h, s, d] = self.shape;
+        let quad = self.format.quad();
+        let padded = |n: usize| n.next_multiple_of(quad);
+        match self.axis {
+            GroupAxis::D => [b, h, s, padded(d)],
+            GroupAxis::S => {
+                let of = |b| self.sequences(b).iter().map(|x| padded(x.len())).sum();
+                [b, h, d, (0..b).map(of).max().unwrap_or(0)]
+            }
+        }
+    }
+
+    /// Bytes of the scales of all heads, in tiles.
+    pub(crate) fn scales(&self) -> usize {
+        let [b, h, rows, columns] = self.codes();
+        b * h * rows.next_multiple_of(operand::TILE_ROWS) * columns / self.format.group()
+    }
+}
+
+/// The reference's name for a format.
+pub(crate) fn operand_format(format: OperandFormat) -> operand::OperandFormat {
+    match format {
+        OperandFormat::Nvfp4 { exponent } => operand::OperandFormat::Nvfp4 { exponent },
+        OperandFormat::Mxfp4(rule) => operand::OperandFormat::Mxfp4(scale_rule(rule)),
+        OperandFormat::Mxfp8(rule) => operand::OperandFormat::Mxfp8(scale_rule(rule)),
+    }
+}
+
+fn scale_rule(rule: ScaleRule) -> e8m0::ScaleRule {
+    match rule {
+        ScaleRule::Floor => e8m0::ScaleRule::Floor,
+        ScaleRule::Ceil => e8m0::ScaleRule::Ceil,
+        ScaleRule::RoundEven => e8m0::ScaleRule::RoundEven,
     }
 }
 

@@ -37,3 +37,26 @@ impl Exponential for Natural {
         x.ln()
     }
 }
+
+/// Base 2 as every backend offers it, exact for integers: 2^x = e^(x ln 2) of the fraction, times a power of two
+/// by its bits. 0 below the normal numbers.
+pub struct Dyadic;
+
+#[cube]
+impl Exponential for Dyadic {
+    fn per_nat() -> comptime_type!(f32) {
+        core::f32::consts::LOG2_E
+    }
+    fn exp(x: f32) -> f32 {
+        let bounded = x.max(-126.0f32).min(127.0f32);
+        let whole = bounded.floor();
+        let part = (bounded - whole) * core::f32::consts::LN_2;
+        // An exponential of 0 need not be 1 on every backend.
+        let of_part = select(part == 0.0f32, 1.0f32, part.exp());
+        let power = f32::reinterpret(u32::cast_from(whole as i32 + 127) << 23u32);
+        select(x < -126.0f32, 0.0f32, of_part * power)
+    }
+    fn log(x: f32) -> f32 {
+        x.ln() * core::f32::consts::LOG2_E
+    }
+}

@@ -113,7 +113,7 @@ pub fn attend_tile<T: Tier>(
         scores_ahead::<T>(ctx, &mut carried, at, range, inputs, plan, roles);
         values_last::<T>(ctx, &mut carried, at, range, roles);
     }
-    conclude::<T>(ctx, &carried, inputs.scalars.neg_inf, roles);
+    conclude::<T>(ctx, &carried, inputs.scalars.neg_inf, plan, roles);
 }
 
 /// Normalisers and log-sum-exp from softmax to store, and the store.
@@ -122,11 +122,13 @@ pub(super) fn conclude<T: Tier>(
     ctx: &mut T::Ctx,
     carried: &Carried<T>,
     neg_inf: f32,
+    #[comptime] plan: LoopPlan,
     #[comptime] roles: Roles,
 ) {
     let mut done = Finished::new(T::rows(&*ctx));
     if comptime!(roles.softmax) {
-        finish::<T::Scores, T::Exp>(&carried.state, &mut done, neg_inf);
+        let weights = comptime!(plan.features.weights);
+        finish::<T::Scores, T::Exp>(&carried.state, &mut done, neg_inf, weights);
         T::FinishedEdge::send(ctx, &done);
     }
     if comptime!(roles.store) {
@@ -438,6 +440,7 @@ fn find_maxima<T: Tier>(
         scale::<T>(inputs),
         comptime!(plan.folded),
         comptime!(plan.slack),
+        comptime!(plan.features.weights.encoded()),
     );
 }
 
@@ -449,14 +452,24 @@ fn weigh<T: Tier>(
     #[comptime] masked: bool,
     #[comptime] plan: LoopPlan,
 ) {
-    weights::<T::Scores, T::Exp>(
-        &mut carried.scores,
-        &mut carried.state,
-        &carried.factors,
-        scale::<T>(inputs),
-        comptime!(plan.folded),
-        comptime!(may_hide(masked, plan)),
-    );
+    if comptime!(plan.features.weights.encoded()) {
+        encoded_weights::<T::Scores, T::Exp>(
+            &mut carried.scores,
+            &mut carried.state,
+            &carried.factors,
+            comptime!(plan.features.weights),
+            comptime!(plan.block),
+        );
+    } else {
+        weights::<T::Scores, T::Exp>(
+            &mut carried.scores,
+            &mut carried.state,
+            &carried.factors,
+            scale::<T>(inputs),
+            comptime!(plan.folded),
+            comptime!(may_hide(masked, plan)),
+        );
+    }
 }
 
 /// Factor on a raw score in the base of the tier's exponential.

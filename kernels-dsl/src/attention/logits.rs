@@ -9,7 +9,7 @@
 
 use cubecl::prelude::*;
 
-use super::{Exponential, TableOffsets, TileCoords, table_word};
+use super::{Exponential, TableOffsets, TileCoords, WeightFormat, table_word};
 use crate::tile::Layout;
 
 /// Storage of a boolean mask: true (non-zero) hides the key.
@@ -66,6 +66,8 @@ pub struct LogitFeatures {
     pub codes: Option<ScaledBy>,
     /// A learned logit per query head takes part in the normaliser, without a value.
     pub sinks: bool,
+    /// What weights become before they multiply V.
+    pub weights: WeightFormat,
 }
 
 impl LogitFeatures {

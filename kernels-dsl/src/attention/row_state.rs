@@ -6,7 +6,7 @@
 
 use cubecl::prelude::*;
 
-use super::Exponential;
+use super::{Exponential, WeightFormat};
 use crate::tile::Fragment;
 
 /// The smallest finite f32.
@@ -94,7 +94,7 @@ pub fn weight<X: Exponential>(x: f32, max: f32) -> f32 {
 /// With `folded` the fragment holds raw scores and the logit is `scale * score`; `max` is then that
 /// rounded product. `slack` (in the base's logarithm) is how far a logit may exceed `max` before
 /// `max` follows: weights then reach base^slack, every factor between is exactly 1, and the result,
-/// a quotient of sums of such weights, is the same.
+/// a quotient of sums of such weights, is the same. With `whole` maxima are rounded up to integers.
 #[cube]
 pub fn raise_maxima<F: Fragment, X: Exponential>(
     s: &F::Regs,
@@ -103,6 +103,7 @@ pub fn raise_maxima<F: Fragment, X: Exponential>(
     scale: f32,
     #[comptime] folded: bool,
     #[comptime] slack: u32,
+    #[comptime] whole: bool,
 ) {
     let rows = F::rows(s);
     let cols = F::cols(s);
@@ -118,6 +119,12 @@ pub fn raise_maxima<F: Fragment, X: Exponential>(
         block_max = F::reduce_max(block_max);
         if comptime!(folded) {
             block_max *= scale;
+        }
+        if comptime!(whole) {
+            // Not of -inf: some drivers assume that there is none.
+            let hidden = block_max < LOWEST;
+            let up = select(hidden, 0.0f32, block_max).ceil();
+            block_max = select(hidden, block_max, up);
         }
         let max = if comptime!(slack > 0) {
             let limit = st.max[r] + comptime!(slack as f32);
@@ -195,9 +202,15 @@ pub fn weights<F: Fragment, X: Exponential>(
 
 /// Row sums over all units, the normaliser and the natural log-sum-exp.
 ///
-/// `lse = (max + log(sum)) / per_nat`: the same rounded maximum that the weights used.
+/// `lse = (max + log(sum)) / per_nat`: the same rounded maximum that the weights used, less what
+/// encoded weights are `raised` by.
 #[cube]
-pub fn finish<F: Fragment, X: Exponential>(st: &RowState, done: &mut Finished, neg_inf: f32) {
+pub fn finish<F: Fragment, X: Exponential>(
+    st: &RowState,
+    done: &mut Finished,
+    neg_inf: f32,
+    #[comptime] format: WeightFormat,
+) {
     let rows = st.max.len();
     let nat = comptime!(1.0f32 / X::per_nat());
     #[unroll]
@@ -207,7 +220,11 @@ pub fn finish<F: Fragment, X: Exponential>(st: &RowState, done: &mut Finished, n
         let empty = sum == 0.0f32;
         let safe = select(empty, 1.0f32, sum);
         done.inverse[r] = select(empty, 0.0f32, 1.0f32 / safe);
-        let lse = (st.max[r] + X::log(safe)) * nat;
+        let mut max = st.max[r];
+        if comptime!(format.raised() > 0.0) {
+            max -= comptime!(format.raised());
+        }
+        let lse = (max + X::log(safe)) * nat;
         done.lse[r] = select(empty, neg_inf, lse);
     }
 }

@@ -82,7 +82,7 @@ pub fn attend_stream<T: Stream>(
             tile.replace(&next);
         } else {
             values_last::<T>(ctx, &mut carried, &tile.at, &tile.range, roles);
-            conclude::<T>(ctx, &carried, neg_inf, roles);
+            conclude::<T>(ctx, &carried, neg_inf, plan, roles);
             let next = T::next(ctx, inputs, roles);
             enter::<T>(ctx, &mut carried, &next, inputs, plan, roles);
             tile.replace(&next);
@@ -138,7 +138,7 @@ fn join<T: Stream>(
             T::turn_end(ctx);
             T::ValueProduct::wait(ctx, &carried.probs, &mut carried.acc, last, 1u32);
         }
-        conclude::<T>(ctx, &*carried, neg_inf, roles);
+        conclude::<T>(ctx, &*carried, neg_inf, plan, roles);
         restart::<T>(carried, neg_inf, roles);
         take_sinks::<T>(carried, &next.at, inputs, plan, roles);
         if comptime!(roles.multiply) {
@@ -146,7 +146,7 @@ fn join<T: Stream>(
         }
     } else {
         values_last::<T>(ctx, carried, &tile.at, &tile.range, roles);
-        conclude::<T>(ctx, &*carried, neg_inf, roles);
+        conclude::<T>(ctx, &*carried, neg_inf, plan, roles);
         enter::<T>(ctx, carried, next, inputs, plan, roles);
     }
 }

@@ -3,6 +3,7 @@
 use cubecl::prelude::{BufferArg, Client};
 
 use super::*;
+use crate::attention::WeightFormat;
 use crate::error::{Error, InvalidProblem};
 use crate::tile::LayoutLaunch;
 
@@ -82,6 +83,16 @@ pub fn attend_forward(
     v: &Tensor<4>,
     options: &AttendOptions<'_>,
 ) -> Result<Attended, Error> {
+    attend(client, [q, k, v], options, WeightFormat::Wide)
+}
+
+/// [`attend_forward`] with weights encoded before they multiply v.
+pub(crate) fn attend(
+    client: &Client,
+    [q, k, v]: [&Tensor<4>; 3],
+    options: &AttendOptions<'_>,
+    weights: WeightFormat,
+) -> Result<Attended, Error> {
     let dims = AttendDims::check(q, k, v)?;
     let out = match &options.out {
         Some(out) => checked_out(out, &dims, q.dtype)?,
@@ -96,6 +107,7 @@ pub fn attend_forward(
         None => Tensor::empty(client, [dims.b, dims.h_q, dims.s_q], DType::F32),
     };
     let mut hooks = Hooks::check(&dims, options)?;
+    hooks.features.weights = weights;
     if lse.elements() == 0 {
         return Ok(Attended {
             out,
@@ -111,7 +123,7 @@ pub fn attend_forward(
             lse: Some(lse),
             ..options.clone()
         };
-        let attended = attend_forward(client, q, k, k, &keys)?;
+        let attended = attend(client, [q, k, k], &keys, weights)?;
         return Ok(Attended { out, ..attended });
     }
     let [k, v] = [k.bindable(client), v.bindable(client)];

@@ -7,7 +7,8 @@ use crate::arch::fma::FmaShape;
 use crate::arch::hopper::HopperShape;
 use crate::arch::plane::PlaneShape;
 use crate::arch::tcgen05::{BlackwellShape, STAGE_ROWS};
-use crate::attention::{IssueOrder, LogitFeatures, LoopPlan, ScaledBy, TileShape};
+use crate::attention::{IssueOrder, LogitFeatures, LoopPlan, ScaledBy, TileShape, WeightFormat};
+use crate::quant::ScaleRule;
 
 /// Family of kernels, by what carries the arithmetic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -133,6 +134,8 @@ impl AttendBlueprint {
             // Weights up to 2^8 fit f16 with room for its largest sums of products.
             slack: match self.tier {
                 TierName::Unit => 0,
+                // Encoded weights reach 2^8 already.
+                _ if self.features.weights.encoded() => 0,
                 TierName::Plane | TierName::Hopper | TierName::Blackwell => 8,
             },
             joined: self.tier == TierName::Hopper && self.hopper_shape().joined(),
@@ -252,6 +255,17 @@ impl fmt::Display for AttendBlueprint {
             (x.split, "split"),
             (x.codes == Some(ScaledBy::Head), "e4m3"),
             (x.codes == Some(ScaledBy::Page), "e4m3-pages"),
+            (x.weights == WeightFormat::E4m3, "p-e4m3"),
+            (x.weights == WeightFormat::Nvfp4, "p-nvfp4"),
+            (
+                x.weights == WeightFormat::Mxfp4(ScaleRule::Floor),
+                "p-mxfp4-floor",
+            ),
+            (x.weights == WeightFormat::Mxfp4(ScaleRule::Ceil), "p-mxfp4"),
+            (
+                x.weights == WeightFormat::Mxfp4(ScaleRule::RoundEven),
+                "p-mxfp4-even",
+            ),
         ];
         for (_, tag) in tags.into_iter().filter(|(on, _)| *on) {
             write!(f, "/{tag}")?;

@@ -6,7 +6,7 @@
 
 use cubecl::prelude::*;
 
-use super::{ColumnZeros, Loader};
+use super::{ColumnZeros, Loader, e2m1_value};
 use crate::arch::plane::pairs;
 use crate::attention::e4m3_value;
 
@@ -63,11 +63,7 @@ impl Loader for E2m1 {
         out
     }
     fn number(code: u32, _zero: u32) -> f32 {
-        let magnitude = code & 7u32;
-        let normal = f32::reinterpret((magnitude << 22u32) + comptime!(126u32 << 23));
-        let subnormal = f32::cast_from(magnitude) * 0.5f32;
-        let value = select(magnitude < 2u32, subnormal, normal);
-        select(code >= 8u32, -value, value)
+        e2m1_value(code)
     }
 }
 

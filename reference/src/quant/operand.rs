@@ -153,6 +153,29 @@ impl Operand {
         Self::of(format, d, sequences, |row, key| x.row(b, h, key)[row])
     }
 
+    /// The same with groups of zeros up to `columns`: batch entries of unequal lengths lie in rows of one
+    /// length.
+    pub fn widened(&self, columns: usize) -> Self {
+        let group = self.format.group();
+        let pad = |codes: &[u8], from: usize, to: usize| -> Vec<u8> {
+            let rows = (0..self.rows).map(|row| &codes[row * from..(row + 1) * from]);
+            let filled = |row: &[u8]| {
+                row.iter()
+                    .copied()
+                    .chain(std::iter::repeat(0))
+                    .take(to)
+                    .collect()
+            };
+            rows.flat_map(|row| -> Vec<u8> { filled(row) }).collect()
+        };
+        Self {
+            columns,
+            codes: pad(&self.codes, self.columns, columns),
+            scales: pad(&self.scales, self.columns / group, columns / group),
+            ..*self
+        }
+    }
+
     /// [rows, columns] values.
     ///
     /// # Errors

@@ -8,6 +8,7 @@ mod decode;
 mod files;
 mod invalid;
 mod linear;
+mod operands;
 mod plan;
 mod property;
 mod selection;

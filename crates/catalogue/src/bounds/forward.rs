@@ -149,7 +149,7 @@ impl<'a> Scores<'a> {
 }
 
 /// How often the maximum of a sequence moves after its first value.
-fn records(values: impl Iterator<Item = f64>) -> usize {
+pub(super) fn records(values: impl Iterator<Item = f64>) -> usize {
     let mut largest = 0.0;
     let moved = values.filter(|&x| {
         let higher = x > largest;

@@ -15,12 +15,14 @@ mod backward;
 mod forward;
 mod linear;
 mod mixture;
+mod operands;
 
 pub(crate) use arithmetic::Arithmetic;
 pub(crate) use backward::backward;
 pub(crate) use forward::forward;
 pub(crate) use linear::linear;
 pub(crate) use mixture::merge;
+pub(crate) use operands::operands;
 
 use flashcube::DType;
 

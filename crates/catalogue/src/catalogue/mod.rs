@@ -7,6 +7,7 @@ mod decode;
 mod linear;
 mod matrix;
 mod models;
+mod operands;
 mod packed;
 mod packed_heads;
 mod rows;
@@ -35,6 +36,8 @@ pub fn problems() -> Vec<Problem> {
         rows::hadamard(),
         packed::entries(),
         linear::entries(),
+        operands::attend(),
+        operands::quantize(),
         models::entries(),
     ];
     entries

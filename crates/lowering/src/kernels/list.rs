@@ -6,10 +6,13 @@ use flashcube_kernels::{DType, MatmulPolicy, Policy, RoleSplit, ScaleType, TierN
 
 use super::{AttendProblem, ListedKernel, MatmulProblem, Problem};
 
+mod operands;
+
 /// Every listed kernel: each entry point of the library with each dtype, format and kind of mask.
 pub fn kernels() -> Vec<ListedKernel> {
     let mut all = Vec::new();
     attend_forward(&mut all);
+    operands::attend_operands(&mut all);
     attend_decode(&mut all);
     attend_backward(&mut all);
     merge(&mut all);

@@ -7,7 +7,7 @@ use cubecl::prelude::*;
 use super::{
     AccRow, BlockView, RowFragment, RowView, ScoreRow, row_times_transposed, weights_times_block,
 };
-use crate::attention::{Finished, Natural, Roles, Segments, Tier, TileCoords};
+use crate::attention::{Exponential, Finished, Roles, Segments, Tier, TileCoords};
 use crate::launch::Fault;
 use crate::tile::{Edge, InPlace, Product, ProductMode};
 
@@ -147,13 +147,13 @@ impl<'a, E: Float, N: Size> RoleEdges<'a, E, N> for OneRole {
     type Finished = InPlace<FmaCtx<'a, E, N>, Finished>;
 }
 
-/// The unit tier with the edges `R`.
-pub struct Fma<'a, E, N, R>(PhantomData<(&'a (), E, N, R)>);
+/// The unit tier with the edges `R` and exponentials `X`.
+pub struct Fma<'a, E, N, R, X>(PhantomData<(&'a (), E, N, R, X)>);
 
 #[cube]
-impl<'a, E: Float, N: Size, R: RoleEdges<'a, E, N>> Tier for Fma<'a, E, N, R> {
+impl<'a, E: Float, N: Size, R: RoleEdges<'a, E, N>, X: Exponential> Tier for Fma<'a, E, N, R, X> {
     type Ctx = FmaCtx<'a, E, N>;
-    type Exp = Natural;
+    type Exp = X;
     type Scores = RowFragment;
     type Probs = ScoreRow;
     type Acc = AccRow<N>;

@@ -174,7 +174,7 @@ fn run_forward<'a, E: Float, N: Size>(
     let plan = comptime!(blueprint.loop_plan());
     if comptime!(blueprint.roles == RoleSplit::Softmax) {
         if UNIT_POS < units {
-            attend_tile::<Fma<'a, E, N, SplitRoles>>(
+            attend_tile::<Fma<'a, E, N, SplitRoles, Natural>>(
                 &mut ctx,
                 &at,
                 &range,
@@ -183,7 +183,7 @@ fn run_forward<'a, E: Float, N: Size>(
                 comptime!(Roles::PRODUCTS),
             );
         } else {
-            attend_tile::<Fma<'a, E, N, SplitRoles>>(
+            attend_tile::<Fma<'a, E, N, SplitRoles, Natural>>(
                 &mut ctx,
                 &at,
                 &range,
@@ -192,8 +192,17 @@ fn run_forward<'a, E: Float, N: Size>(
                 comptime!(Roles::SOFTMAX),
             );
         }
+    } else if comptime!(features.weights.encoded()) {
+        attend_tile::<Fma<'a, E, N, OneRole, Dyadic>>(
+            &mut ctx,
+            &at,
+            &range,
+            &inputs,
+            plan,
+            comptime!(Roles::ALL),
+        );
     } else {
-        attend_tile::<Fma<'a, E, N, OneRole>>(
+        attend_tile::<Fma<'a, E, N, OneRole, Natural>>(
             &mut ctx,
             &at,
             &range,

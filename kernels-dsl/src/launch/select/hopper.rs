@@ -33,6 +33,9 @@ pub(super) fn select_hopper(
     if key.features.codes.is_some() {
         return no("hopper tier's caches", &"codes", &"16-bit");
     }
+    if key.features.weights.encoded() {
+        return no("hopper tier's weights", &"e4m3 or e2m1", &"16-bit");
+    }
     if !key.tma {
         return no(
             "TMA addressing",

@@ -207,6 +207,16 @@ fn check_matrix(
     Ok(())
 }
 
+/// Blocks of keys hold whole groups of encoded weights.
+fn check_groups(key: &AttendKey, caps: &Caps, block: usize) -> Result<(), NotAvailable> {
+    let group = key.features.weights.group();
+    if block.is_multiple_of(group) {
+        return Ok(());
+    }
+    let limit = "keys of a block that groups of weights divide";
+    Err(lacks(key, caps, limit, group, block))
+}
+
 /// Query heads in a tile: those of a group where that takes a tenth fewer tiles, since few queries
 /// leave most rows of a tile empty and K and V are then read once for the whole group.
 /// `any` says that a group need not divide the rows.

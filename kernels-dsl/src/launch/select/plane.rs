@@ -1,8 +1,8 @@
 //! When the plane tier is chosen, and with which tile and how many stages.
 
 use super::{
-    AttendKey, AttendOp, Policy, check_matrix, check_packed_rows, check_packed_tile, lacks,
-    packed_heads,
+    AttendKey, AttendOp, Policy, check_groups, check_matrix, check_packed_rows, check_packed_tile,
+    lacks, packed_heads,
 };
 use crate::attention::IssueOrder;
 use crate::error::NotAvailable;
@@ -35,6 +35,7 @@ pub(super) fn select_plane(
         );
         return Err(lacks(key, caps, limit, format!("{rows}x{block}"), takes));
     }
+    check_groups(key, caps, block)?;
     match key.op {
         // Queries are copied row by row: a group need not divide the tile.
         AttendOp::Decode => check_packed_rows(key, caps, pack)?,
@@ -57,7 +58,7 @@ pub(super) fn select_plane(
         cluster: 1,
         vector: 8,
         wide,
-        folded: key.features.plain() && key.positive_scale,
+        folded: key.features.plain() && key.positive_scale && !key.features.weights.encoded(),
         polynomial: false,
         features: key.features,
         fault: policy.fault,
@@ -140,20 +141,22 @@ fn affordable(blueprint: &AttendBlueprint, caps: &Caps) -> bool {
 
 /// Rows and keys of the plane tier's tile: 32 rows a plane where S, P and O of them fit into 255
 /// registers, as many keys as then remain without a spill, and two cubes a multiprocessor where
-/// shared memory has room for them. Hooks that read memory for every score, and a band with a left
-/// edge, want registers too, and get shorter blocks.
+/// shared memory has room for them. Hooks that read memory for every score, a band with a left
+/// edge, and encoded weights want registers too, and get shorter blocks.
 fn plane_tile(key: &AttendKey, caps: &Caps, packed: bool) -> (usize, usize) {
     let x = &key.features;
     let reads = x.bias as u32 + x.documents as u32 + x.mask.is_some() as u32;
     let width = key.d.max(key.d_v);
     let left = x.band_left && (x.lengths || matches!(width, 65..=128));
-    let crowded = reads + left as u32 + (packed && x.alibi) as u32;
+    // Encoding takes registers for the maxima, codes and scales of groups.
+    let encoded = 2 * x.weights.encoded() as u32;
+    let crowded = reads + left as u32 + (packed && x.alibi) as u32 + encoded;
     let roomy = caps.shared_memory >= 128 << 10;
     // Compiled for anything but sm_90, 48 keys at d = 128 take a few registers too many; for sm_100
     // and up even 32 do at d = 96, or beside a hook that reads memory.
     let block = if caps.sm == Some(90) { 48 } else { 32 };
     let tight = caps.sm >= Some(100) && (width <= 96 || crowded > 0);
-    match (width, crowded) {
+    let (rows, block) = match (width, crowded) {
         (..=64, 0) => (128, 64),
         (..=64, 1) => (128, 32),
         (..=128, 0) if roomy && !tight => (128, block),
@@ -161,7 +164,9 @@ fn plane_tile(key: &AttendKey, caps: &Caps, packed: bool) -> (usize, usize) {
         (_, 0) => (64, 64),
         (..=128, _) | (_, 1) => (64, 32),
         _ => (64, 16),
-    }
+    };
+    let group = x.weights.group();
+    (rows, (block / group).max(1) * group)
 }
 
 /// Rows and keys of a decode's tile: as few rows as hold the group's queries, up to 64, so that no

@@ -54,6 +54,10 @@ pub(super) fn select_unit(
         ));
     }
     if roles == RoleSplit::Softmax {
+        if key.features.weights.encoded() {
+            let limit = "weights of split roles";
+            return Err(lacks(key, caps, limit, "e4m3 or e2m1", "f32"));
+        }
         if !caps.divergent_barriers {
             let limit = "barriers in divergent code";
             return Err(lacks(key, caps, limit, "split roles", "none"));
@@ -81,5 +85,5 @@ fn unit_tile(key: &AttendKey, caps: &Caps, roles: RoleSplit, pack: usize) -> (us
     } else {
         units.min((key.s_q * pack).next_power_of_two()).max(1)
     };
-    (rows, 8)
+    (rows, key.features.weights.group().max(8))
 }

@@ -1,0 +1,347 @@
+//! Attention over operands of block-scaled products, and the operands themselves.
+
+use flashcube::attention::MaskWidth;
+use flashcube::{Alignment, DType, GroupAxis, OperandFormat, Policy, ScaleRule, TierName};
+
+use super::Entry;
+use crate::problem::{Attend, Memory, Operands, QuantizeSizes, Task, Values};
+
+const D: (usize, usize) = (16, 16);
+const NVFP4: OperandFormat = OperandFormat::Nvfp4 { exponent: 0 };
+const MXFP4: OperandFormat = OperandFormat::Mxfp4(ScaleRule::Ceil);
+const MXFP8: OperandFormat = OperandFormat::Mxfp8(ScaleRule::Ceil);
+/// Formats of scores and of values, by what P is.
+const PAIRS: [(&str, OperandFormat, OperandFormat); 3] = [
+    ("nvfp4", NVFP4, NVFP4),
+    ("mxfp4", MXFP4, MXFP4),
+    ("mxfp8", NVFP4, MXFP8),
+];
+
+fn entry(
+    feature: &'static str,
+    detail: impl Into<String>,
+    (scores, values): (OperandFormat, OperandFormat),
+    attend: Attend,
+) -> Entry {
+    let sizes = Operands {
+        attend,
+        scores,
+        values,
+    };
+    Entry::new(feature, detail, Task::Operands(sizes))
+}
+
+/// Two batch entries, four query heads on two key heads.
+fn small(s_q: usize, s_kv: usize) -> Attend {
+    Attend::plain(2, (4, 2), (s_q, s_kv), D)
+}
+
+pub(super) fn attend() -> Vec<Entry> {
+    let mut entries = Vec::new();
+    for (feature, scores, values) in PAIRS {
+        entries.extend(of_format(feature, (scores, values)));
+        entries.extend(on_planes(feature, (scores, values)));
+    }
+    // Other rules of scales, and scores in the other formats.
+    for (detail, scores, values) in [
+        ("floor", MXFP4, OperandFormat::Mxfp4(ScaleRule::Floor)),
+        (
+            "round_even",
+            MXFP4,
+            OperandFormat::Mxfp4(ScaleRule::RoundEven),
+        ),
+        ("scores_mxfp8", MXFP8, MXFP4),
+    ] {
+        entries.push(entry("mxfp4", detail, (scores, values), small(37, 97)).long());
+    }
+    for (detail, scores) in [("scores_mxfp4", MXFP4), ("scores_mxfp8", MXFP8)] {
+        entries.push(entry("mxfp8", detail, (scores, MXFP8), small(37, 97)).long());
+    }
+    let raised = OperandFormat::Nvfp4 { exponent: 7 };
+    entries.push(entry("nvfp4", "exponent", (raised, raised), small(37, 97)));
+    entries.extend(hooks());
+    entries
+}
+
+/// Lengths around groups and blocks, head dimensions, distributions.
+fn of_format(feature: &'static str, formats: (OperandFormat, OperandFormat)) -> Vec<Entry> {
+    let of = |detail: String, attend| entry(feature, detail, formats, attend);
+    let both = [DType::F32, DType::BF16];
+    let mut entries = Vec::new();
+    for s_kv in [1, 15, 16, 17, 31, 33, 64, 130, 257] {
+        let one = of(format!("q37xkv{s_kv}"), small(37, s_kv));
+        entries.push(match s_kv {
+            33 => one.dtypes(&both),
+            1 | 17 | 130 => one,
+            _ => one.long(),
+        });
+    }
+    for (d, d_v) in [(8, 40), (40, 8), (64, 64), (128, 128)] {
+        let attend = Attend::plain(1, (2, 1), (19, 150), (d, d_v));
+        let one = of(format!("d{d}v{d_v}"), attend);
+        let core = d == 64 && feature == "nvfp4";
+        entries.push(if core { one } else { one.long() });
+    }
+    // 2048 keys of one logit 0 and -7 else: the tail weighs as much as it should.
+    let tail = Attend {
+        scale: Some(1.0),
+        ..Attend::plain(1, (1, 1), (37, 2048), D)
+    };
+    let tail = of("tail_mass".into(), tail).values(Values::Spike);
+    entries.push(tail.dtypes(&both));
+    for (detail, values) in [
+        ("one_hot_v", Values::OneHotV),
+        ("index_v", Values::IndexV),
+        ("equal_logits", Values::EqualLogits),
+        // Group scales differ from block to block.
+        ("ascending", Values::Ascending),
+        ("peak", Values::Peak),
+        ("large_logits", Values::LargeLogits),
+        ("outliers", Values::Outliers),
+    ] {
+        let one = of(detail.into(), small(37, 200)).values(values);
+        let core = matches!(values, Values::OneHotV | Values::Peak | Values::EqualLogits);
+        entries.push(if core { one } else { one.long() });
+    }
+    let causal = Attend {
+        causal: true,
+        ..small(65, 97)
+    };
+    let causal = of("causal".into(), causal);
+    entries.push(if feature == "mxfp8" {
+        causal
+    } else {
+        causal.long()
+    });
+    for (detail, memory) in [
+        ("poisoned", Memory::Poisoned),
+        ("bshd", Memory::HeadsInside),
+        ("offset3", Memory::Offset(3)),
+    ] {
+        let one = of(detail.into(), small(37, 41)).memory(memory);
+        let core = memory != Memory::Offset(3);
+        entries.push(if core { one } else { one.long() });
+    }
+    entries
+}
+
+/// The plane tier: 16 or 32 keys of a group lie in the registers of four lanes.
+fn on_planes(name: &str, formats: (OperandFormat, OperandFormat)) -> Vec<Entry> {
+    let on = |detail: &str, attend: Attend| {
+        let policy = Policy {
+            tier: Some(TierName::Plane),
+            ..attend.policy
+        };
+        let attend = Attend { policy, ..attend };
+        let one = entry("plane", format!("{name}_{detail}"), formats, attend);
+        one.dtypes(&[DType::BF16])
+    };
+    let wide = |d| Attend::plain(1, (4, 2), (150, 333), (d, d));
+    let mut entries: Vec<Entry> = [64, 128, 256].map(|d| on(&format!("d{d}"), wide(d))).into();
+    entries.push(on("few_keys", Attend::plain(2, (2, 1), (70, 5), (64, 64))));
+    for (detail, values) in [
+        ("one_hot_v", Values::OneHotV),
+        ("index_v", Values::IndexV),
+        ("equal_logits", Values::EqualLogits),
+        ("ascending", Values::Ascending),
+        ("peak", Values::Peak),
+        ("outliers", Values::Outliers),
+    ] {
+        entries.push(on(detail, wide(64)).values(values));
+    }
+    let causal = Attend {
+        causal: true,
+        ..wide(128)
+    };
+    entries.push(on("causal", causal));
+    let lengths = Attend {
+        lengths_kv: Some(vec![333, 0, 47]),
+        ..Attend::plain(3, (2, 2), (65, 333), (64, 64))
+    };
+    entries.push(on("lengths", lengths));
+    let sequences = [(70, 70), (0, 3), (129, 40), (1, 260)];
+    let varlen = Attend {
+        causal: true,
+        ..Attend::packed(&sequences, (2, 5), (4, 2), (64, 64))
+    };
+    entries.push(on("varlen", varlen));
+    let window = Attend {
+        window_left: Some(60),
+        window_right: Some(9),
+        ..wide(64)
+    };
+    entries.push(on("window", window));
+    entries
+}
+
+/// What hides keys and changes logits, and nothing at all.
+fn hooks() -> Vec<Entry> {
+    let mut entries = Vec::new();
+    let pairs = PAIRS.map(|(name, scores, values)| (name, (scores, values)));
+    for (name, formats) in pairs {
+        let lengths = Attend {
+            lengths_kv: Some(vec![33, 0]),
+            lengths_q: Some(vec![37, 5]),
+            ..small(37, 97)
+        };
+        let one = entry("lengths", name, formats, lengths.clone());
+        entries.push(if name == "mxfp4" { one } else { one.long() });
+        let hidden = entry("hidden", name, formats, lengths);
+        let hidden = hidden.values(Values::HiddenNan);
+        entries.push(if name == "mxfp4" {
+            hidden
+        } else {
+            hidden.long()
+        });
+        let sequences = [(9, 21), (0, 4), (30, 70), (5, 0), (2, 40)];
+        let varlen = Attend {
+            causal: true,
+            ..Attend::packed(&sequences, (2, 3), (4, 2), D)
+        };
+        let one = entry("varlen", name, formats, varlen);
+        entries.push(if name == "nvfp4" { one } else { one.long() });
+        let mask = Attend {
+            mask: Some((MaskWidth::U8, [2, 1, 37, 97])),
+            ..small(37, 97)
+        };
+        let mask = entry("masks", format!("{name}_mask"), formats, mask);
+        entries.push(if name == "mxfp8" { mask } else { mask.long() });
+        let window = Attend {
+            window_left: Some(20),
+            window_right: Some(3),
+            alignment: Alignment::TopLeft,
+            ..small(37, 97)
+        };
+        let window = entry("masks", format!("{name}_window"), formats, window);
+        entries.push(window.long());
+    }
+    let combined = Attend {
+        softcap: Some(4.0),
+        alibi: true,
+        bias: Some([1, 4, 37, 97]),
+        mask: Some((MaskWidth::U32, [2, 1, 1, 97])),
+        causal: true,
+        ..small(37, 97)
+    };
+    entries.push(entry("combined", "every_hook", (NVFP4, NVFP4), combined).long());
+    for (h_q, h_kv) in [(4, 1), (9, 3)] {
+        let attend = Attend::plain(1, (h_q, h_kv), (37, 41), D);
+        let one = entry("heads", format!("h{h_q}on{h_kv}"), (NVFP4, NVFP4), attend);
+        entries.push(one.values(Values::IndexV));
+    }
+    let empty = [
+        ("b0", Attend::plain(0, (4, 2), (37, 41), D)),
+        ("q0", small(0, 41)),
+        ("kv0", small(37, 0)),
+        ("dv0", Attend::plain(2, (4, 2), (37, 41), (16, 0))),
+    ];
+    for (detail, attend) in empty {
+        let one = entry("empty", detail, (NVFP4, NVFP4), attend);
+        entries.push(one.memory(Memory::Poisoned));
+    }
+    entries
+}
+
+pub(super) fn quantize() -> Vec<Entry> {
+    let sizes = |shape, format, axis| QuantizeSizes {
+        shape,
+        format,
+        axis,
+        lengths: None,
+        cu_seqlens: None,
+    };
+    let of = |feature, detail: String, sizes| Entry::new(feature, detail, Task::Quantize(sizes));
+    let mut entries = Vec::new();
+    for (feature, formats) in [
+        (
+            "nvfp4",
+            vec![
+                ("", NVFP4),
+                ("_exponent", OperandFormat::Nvfp4 { exponent: -3 }),
+            ],
+        ),
+        (
+            "mxfp4",
+            vec![
+                ("", MXFP4),
+                ("_floor", OperandFormat::Mxfp4(ScaleRule::Floor)),
+                ("_even", OperandFormat::Mxfp4(ScaleRule::RoundEven)),
+            ],
+        ),
+        (
+            "mxfp8",
+            vec![
+                ("", MXFP8),
+                ("_floor", OperandFormat::Mxfp8(ScaleRule::Floor)),
+                ("_even", OperandFormat::Mxfp8(ScaleRule::RoundEven)),
+            ],
+        ),
+    ] {
+        for (name, format) in formats {
+            for (detail, axis, shape) in [
+                ("rows", GroupAxis::D, [2, 3, 150, 72]),
+                ("columns", GroupAxis::S, [2, 3, 150, 40]),
+            ] {
+                let one = of(
+                    feature,
+                    format!("{detail}{name}"),
+                    sizes(shape, format, axis),
+                );
+                entries.push(one.all_dtypes());
+                let ties = of(
+                    feature,
+                    format!("{detail}{name}_ties"),
+                    sizes(shape, format, axis),
+                );
+                let ties = ties.values(Values::Ties);
+                entries.push(if name.is_empty() { ties } else { ties.long() });
+                let nan = of(
+                    feature,
+                    format!("{detail}{name}_nan"),
+                    sizes(shape, format, axis),
+                );
+                let nan = nan.values(Values::HiddenNan);
+                entries.push(if name.is_empty() { nan } else { nan.long() });
+            }
+        }
+    }
+    for (name, format) in [("nvfp4", NVFP4), ("mxfp4", MXFP4), ("mxfp8", MXFP8)] {
+        let columns = sizes([1, 2, 200, 24], format, GroupAxis::S);
+        let packed = QuantizeSizes {
+            cu_seqlens: Some(vec![0, 33, 33, 40, 197]),
+            ..columns.clone()
+        };
+        entries.push(of("sequences", format!("{name}_packed"), packed));
+        let lengths = QuantizeSizes {
+            shape: [3, 2, 200, 24],
+            lengths: Some(vec![200, 0, 17]),
+            ..columns
+        };
+        entries.push(of("sequences", format!("{name}_lengths"), lengths));
+        for (detail, memory) in [
+            ("bshd", Memory::HeadsInside),
+            ("offset3", Memory::Offset(3)),
+            ("pad5", Memory::PaddedRows(5)),
+        ] {
+            let rows = sizes([2, 2, 37, 40], format, GroupAxis::D);
+            entries.push(of("strides", format!("{name}_{detail}"), rows).memory(memory));
+        }
+    }
+    for (detail, shape) in [
+        ("b0", [0, 2, 5, 8]),
+        ("s0", [1, 2, 0, 8]),
+        ("d0", [1, 2, 5, 0]),
+    ] {
+        entries.push(of(
+            "empty",
+            detail.into(),
+            sizes(shape, NVFP4, GroupAxis::D),
+        ));
+        entries.push(of(
+            "empty",
+            format!("{detail}_columns"),
+            sizes(shape, NVFP4, GroupAxis::S),
+        ));
+    }
+    entries
+}
