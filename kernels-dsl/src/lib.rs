@@ -23,4 +23,4 @@ pub mod tile;
 
 pub use error::{Error, InvalidProblem, NotAvailable, RuntimeFailure};
 pub use launch::*;
-pub use quant::PackFormat;
+pub use quant::{PackFormat, ScaleType, WeightCodes};

@@ -11,6 +11,7 @@
 //! A row that sees no key gives out 0, lse -inf and gradients 0.
 
 mod backward;
+mod encoded;
 mod online;
 mod options;
 mod scores;
@@ -18,6 +19,7 @@ mod scores;
 use rayon::prelude::*;
 
 pub use backward::{Grads, backward};
+pub use encoded::{Encoding, forward_encoded};
 pub use online::forward_online;
 pub use options::Options;
 
@@ -155,6 +157,22 @@ pub fn weights(
     let p: Vec<f64> = x.iter().map(|x| (x - max).exp()).collect();
     let sum: f64 = (sink - max).exp() + p.iter().sum::<f64>();
     Ok(p.iter().map(|p| p / sum).collect())
+}
+
+/// The logits `[s_kv]` of one row (b, h, i), -inf where a key is hidden.
+///
+/// # Errors
+/// As [`forward_rows`].
+pub fn logits(
+    q: &Tensor4,
+    k: &Tensor4,
+    v: &Tensor4,
+    options: &Options<'_>,
+    row: (usize, usize, usize),
+) -> Result<Vec<f64>, Error> {
+    let problem = Problem::new(q, k, v, options)?;
+    check_rows(&problem, &[row])?;
+    Ok(problem.score_row(row))
 }
 
 /// max |x_ij| over the visible scores (0 if there are none): what rounding bounds scale with.

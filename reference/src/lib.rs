@@ -5,9 +5,9 @@
 //!
 //! | module | what it states |
 //! |---|---|
-//! | [`attention`] | forward (plain, online, rounded), log-sum-exp, backward, every mask |
+//! | [`attention`] | forward (plain, online, rounded, with weights of FP4 and FP8), log-sum-exp, backward, every mask |
 //! | [`mod@merge`] | the merge of partial (out, lse) pairs |
-//! | [`quant`] | GPTQ and AWQ integer weights, E4M3, E5M2, E2M1, E8M0, MXFP8, MXFP4, NVFP4 |
+//! | [`quant`] | GPTQ and AWQ integer weights, E4M3, E5M2, E2M1, E8M0, MXFP8, MXFP4, NVFP4, their operands of matrix products, Direct-P |
 //! | [`hadamard`] | Walsh-Hadamard transform with random signs |
 //!
 //! ```
@@ -32,8 +32,9 @@ pub mod quant;
 pub mod tensor;
 
 pub use attention::{
-    Grads, Options, Output, Rounding, Rows, backward, forward, forward_online, forward_rounded,
-    forward_rows, forward_rows_rounded, max_abs_score, weights,
+    Encoding, Grads, Options, Output, Rounding, Rows, backward, forward, forward_encoded,
+    forward_online, forward_rounded, forward_rows, forward_rows_rounded, logits, max_abs_score,
+    weights,
 };
 pub use error::Error;
 pub use hadamard::Hadamard;

@@ -1,9 +1,11 @@
 //! Fresh inputs of a problem from a seed.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use flashcube::attention::MaskWidth;
-use flashcube::{DType, PackFormat};
+use flashcube::{DType, PackFormat, ScaleType, WeightCodes};
+use flashcube_reference::quant::e8m0;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
@@ -423,7 +425,13 @@ impl<'a> Draw<'a> {
         let x = Array::arranged(&[p.m, p.k], dtype, &x, self.problem.memory, 0);
         let (rows, columns) = (p.rows(), p.n.next_multiple_of(64));
         let words = (0..rows * columns / 32 * p.bits as usize)
-            .map(|_| self.rng.random())
+            .map(|_| match (p.codes, self.rng.random::<[u8; 4]>()) {
+                // No NaN among weights.
+                (WeightCodes::E4M3, bytes) => {
+                    u32::from_le_bytes(bytes.map(|code| code - u8::from(code & 0x7f == 0x7f)))
+                }
+                (_, bytes) => u32::from_le_bytes(bytes),
+            })
             .collect();
         // Results stay finite in f16.
         let spread = match self.problem.values {
@@ -431,22 +439,35 @@ impl<'a> Draw<'a> {
             _ => 0.02,
         };
         // Columns past the last one hold garbage, as do the rows.
-        let scales = (0..p.places())
-            .map(|at| {
-                match at % columns / 64 * 64 + at % 64 / 2 % 4 * 16 + at % 64 / 8 * 2 + at % 2 {
-                    column if column >= p.n => f32::NAN,
-                    _ => round_to(DType::F16, spread * self.normal()) as f32,
-                }
-            })
-            .collect();
         let places = p.places();
+        let column =
+            |at: usize| at % columns / 64 * 64 + at % 64 / 2 % 4 * 16 + at % 64 / 8 * 2 + at % 2;
+        let mut bytes = |range: RangeInclusive<u8>, nan: u8| {
+            let byte = |at| match column(at) < p.n {
+                true => self.rng.random_range(range.clone()),
+                false => nan,
+            };
+            Array::dense(&[places], Data::U8((0..places).map(byte).collect()))
+        };
+        let scales = match p.scales {
+            // From the subnormal ones to 1/2.
+            ScaleType::E4M3 => bytes(0..=0x30, 0x7f),
+            ScaleType::E8M0 => bytes(105..=124, e8m0::NAN),
+            ScaleType::F16 => {
+                let scale = |at| match column(at) < p.n {
+                    true => round_to(DType::F16, spread * self.normal()) as f32,
+                    false => f32::NAN,
+                };
+                Array::floats(&[places], DType::F16, (0..places).map(scale).collect())
+            }
+        };
         self.arrays.extend([
             ("x", x),
             (
                 "words",
                 Array::dense(&[rows * columns / 32 * p.bits as usize], Data::U32(words)),
             ),
-            ("scales", Array::floats(&[places], DType::F16, scales)),
+            ("scales", scales),
         ]);
         if p.zeros {
             let limit = 1u32 << p.bits;

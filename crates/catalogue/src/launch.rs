@@ -216,12 +216,15 @@ impl Run<'_> {
         let optional = |name: &str| self.inputs.get(name).map(|array| self.upload(array));
         let weights = LinearWeights {
             bits: sizes.bits,
+            codes: sizes.codes,
             k: sizes.k,
             n: sizes.n,
             rows: sizes.rows(),
             group: sizes.group,
             words: handle("words"),
             scales: handle("scales"),
+            scale_type: sizes.scales,
+            factor: sizes.factor(),
             zeros: optional("zeros"),
             gather: optional("gather"),
         };

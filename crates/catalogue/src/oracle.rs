@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use flashcube::PackFormat;
 use flashcube::attention::RopePairs;
+use flashcube::{PackFormat, ScaleType, WeightCodes};
 use flashcube_reference as reference;
 use flashcube_reference::quant::int::{Format, Packed};
-use flashcube_reference::quant::tiled::{self, Tiled};
+use flashcube_reference::quant::tiled::{self, Codes, Scales, Tiled};
 use flashcube_reference::{Broadcast, Options, Output, Rounding, Tensor4};
 use half::f16;
 
@@ -360,24 +360,38 @@ fn linear(
 ) -> Result<Vec<Expected>, reference::Error> {
     let wide =
         |name: &str| -> Vec<f64> { inputs.values(name).iter().map(|&x| f64::from(x)).collect() };
-    let scales: Vec<f16> = inputs
-        .values("scales")
-        .iter()
-        .map(|&x| f16::from_f32(x))
-        .collect();
-    let zeros = match inputs.get("zeros").map(|array| &array.data) {
-        Some(Data::U8(zeros)) => Some(&zeros[..]),
+    let bytes = |name: &str| match inputs.get(name).map(|array| &array.data) {
+        Some(Data::U8(bytes)) => Some(&bytes[..]),
         _ => None,
     };
+    let scales: Vec<f16> = match p.scales {
+        ScaleType::F16 => inputs
+            .values("scales")
+            .into_iter()
+            .map(f16::from_f32)
+            .collect(),
+        _ => Vec::new(),
+    };
+    let scale_bytes = bytes("scales").unwrap_or_default();
     let weight = Tiled {
         bits: p.bits,
+        codes: match p.codes {
+            WeightCodes::Int => Codes::Int(bytes("zeros")),
+            WeightCodes::E2M1 => Codes::E2M1,
+            WeightCodes::E4M3 => Codes::E4M3,
+            WeightCodes::Nf4 => Codes::Nf4,
+        },
         k: p.k,
         n: p.n,
         rows: p.rows(),
         group: p.group,
         words: inputs.get("words").map(Array::words).unwrap_or_default(),
-        scales: &scales,
-        zeros,
+        scales: match p.scales {
+            ScaleType::F16 => Scales::F16(&scales),
+            ScaleType::E4M3 => Scales::E4M3(scale_bytes),
+            ScaleType::E8M0 => Scales::E8M0(scale_bytes),
+        },
+        factor: p.factor(),
         gather: inputs.get("gather").map(Array::words),
     }
     .dequantize()?;

@@ -246,7 +246,7 @@ pub const FEATURES: [Features; 8] = [
     Features {
         kernel: Kernel::W4a16,
         single: &["empty"],
-        every: &["sizes", "bits", "gathered", "bias"],
+        every: &["sizes", "bits", "floats", "gathered", "bias"],
         tiers: &[("plane", TierName::Plane), ("hopper", TierName::Hopper)],
     },
     Features {

@@ -1,7 +1,7 @@
 //! What the problems of each operation but the forward and the backward consist of.
 
 use flashcube::attention::{RopePairs, ScaledBy};
-use flashcube::{MatmulPolicy, PackFormat};
+use flashcube::{MatmulPolicy, PackFormat, ScaleType, WeightCodes};
 
 use crate::problem::Attend;
 
@@ -119,7 +119,11 @@ pub struct LinearSizes {
     pub k: usize,
     /// Bits of a code.
     pub bits: u32,
-    /// Stored rows that share a scale: 32 or a multiple of 64.
+    /// What codes stand for.
+    pub codes: WeightCodes,
+    /// How scales are stored.
+    pub scales: ScaleType,
+    /// Stored rows that share a scale: 16, 32 or a multiple of 64.
     pub group: usize,
     /// Random zero points, else the middle one.
     pub zeros: bool,
@@ -136,6 +140,14 @@ impl LinearSizes {
     pub fn rows(&self) -> usize {
         let holes = if self.gathered { 5 } else { 0 };
         (self.k + holes).next_multiple_of(64)
+    }
+
+    /// The scale of all weights: only formats of small floats have one.
+    pub fn factor(&self) -> f32 {
+        match self.codes {
+            WeightCodes::Int => 1.0,
+            WeightCodes::E2M1 | WeightCodes::E4M3 | WeightCodes::Nf4 => 0.7,
+        }
     }
 
     /// Scales, and zero points if there are any.

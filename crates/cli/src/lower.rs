@@ -64,7 +64,7 @@ enum Target {
     Wgsl,
 }
 
-fn parse_arch(text: &str) -> Result<Arch, LoweringError> {
+pub(crate) fn parse_arch(text: &str) -> Result<Arch, LoweringError> {
     text.parse()
 }
 

@@ -7,7 +7,8 @@
 //! - [`IntWeights`] is the logical form that [`PackedLinear`] packs from and unpacks to in every
 //!   [`Format`]: GPTQ v1 and v2, AWQ gemm and gemv, Marlin, compressed-tensors. [`GgufBlocks`] and
 //!   [`Nvfp4Weights`] are block formats of their own; [`Gguf`] maps a GGUF file.
-//! - [`QuantizedLinear`] holds integer weights in the order that products read them in.
+//! - [`FloatWeights`] is the same for codes that are small floats: NVFP4, MXFP4, FP8, NF4.
+//! - [`QuantizedLinear`] holds either in the order that products read them in.
 //!
 //! ```no_run
 //! use flashcube_formats::{Checkpoint, PackedLinear, QuantConfig};
@@ -30,6 +31,7 @@ mod describe;
 mod divisor;
 mod element;
 mod error;
+mod float_weights;
 mod gguf;
 mod gguf_file;
 mod gguf_reader;
@@ -48,6 +50,7 @@ pub use config::{Packing, QuantConfig, QuantMethod};
 pub use divisor::{input_divisor, input_divisor_tensor};
 pub use element::Element;
 pub use error::FormatError;
+pub use float_weights::{CodeType, FloatWeights, GroupScales};
 pub use gguf::{GgufBlocks, GgufKind};
 pub use gguf_file::{Gguf, GgufHeader, GgufTensor, GgufType, GgufValue};
 pub use gptq::{GptqVersion, check_version, sniff_version};

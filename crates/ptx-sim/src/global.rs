@@ -57,6 +57,21 @@ impl Memory {
         });
         BufferId(self.buffers.len() - 1)
     }
+    /// Writes into a buffer from outside.
+    ///
+    /// # Errors
+    /// [`Fault::OutOfBounds`] when `data` does not fit behind `offset`.
+    pub fn write(&self, id: BufferId, offset: u64, data: &[u8]) -> Result<(), Fault> {
+        self.store(self.address(id, offset), data)
+    }
+    /// Gives a buffer back: every access to it is out of bounds from then on.
+    pub fn release(&mut self, id: BufferId) {
+        self.buffers[id.0] = Buffer {
+            bytes: 0,
+            words: Box::default(),
+            written: Box::default(),
+        };
+    }
     /// Address of byte `offset` of a buffer.
     pub fn address(&self, id: BufferId, offset: u64) -> u64 {
         ((id.0 as u64 + 1) << BUFFER_SHIFT) + offset

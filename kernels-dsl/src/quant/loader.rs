@@ -3,6 +3,8 @@
 
 use cubecl::prelude::*;
 
+use super::floats::{E2m1, E4m3, Nf4};
+use super::{WeightCodes, WeightTiles};
 use crate::arch::plane::pairs;
 
 /// What unpacking wants of the zero points of a lane's two columns: constants of a pair each.
@@ -14,19 +16,15 @@ pub struct ColumnZeros {
     pub odd: u32,
 }
 
-/// The unpack of a format: what a code stands for before its group's scale.
+/// The unpack of a format: what a code stands for before its group's scale. Matrix units take it in
+/// 16 bits, which hold it exactly but for NF4, whose numbers are rounded once.
 #[cube]
 pub trait Loader: Send + Sync + 'static {
     /// Constants of the zero points of a lane's even and odd column, for elements of `ty` ("f16" or
     /// "bf16").
-    fn zeros(
-        even: u32,
-        odd: u32,
-        #[comptime] bits: u32,
-        #[comptime] ty: &'static str,
-    ) -> ColumnZeros;
+    fn zeros(even: u32, odd: u32, #[comptime] ty: &'static str) -> ColumnZeros;
     /// The left operand of step `step`: codes `8 step ..` of the lane whose words start at
-    /// `words[first]`, as pairs of `ty`: registers f % 4, halves f / 4. Exact.
+    /// `words[first]`, as pairs of `ty`: registers f % 4, halves f / 4.
     fn fragment(
         words: &Array<u32>,
         zeros: &ColumnZeros,
@@ -37,6 +35,57 @@ pub trait Loader: Send + Sync + 'static {
     ) -> Vector<u32, Const<4>>;
     /// The same for one code, by plain arithmetic.
     fn number(code: u32, zero: u32) -> f32;
+}
+
+/// [`Loader::zeros`] of the loader of `tiles`.
+#[cube]
+pub fn zeros_of(
+    even: u32,
+    odd: u32,
+    #[comptime] tiles: WeightTiles,
+    #[comptime] ty: &'static str,
+) -> ColumnZeros {
+    if comptime!(tiles.codes == WeightCodes::Int && tiles.bits == 4) {
+        Int4::zeros(even, odd, ty)
+    } else {
+        Integers::zeros(even, odd, ty)
+    }
+}
+
+/// [`Loader::fragment`] of the loader of `tiles`.
+#[cube]
+pub fn fragment_of(
+    words: &Array<u32>,
+    zeros: &ColumnZeros,
+    #[comptime] first: usize,
+    #[comptime] step: usize,
+    #[comptime] tiles: WeightTiles,
+    #[comptime] ty: &'static str,
+) -> Vector<u32, Const<4>> {
+    let bits = comptime!(tiles.bits);
+    match comptime!(tiles.codes) {
+        WeightCodes::Int => {
+            if comptime!(bits == 4) {
+                Int4::fragment(words, zeros, first, step, bits, ty)
+            } else {
+                Integers::fragment(words, zeros, first, step, bits, ty)
+            }
+        }
+        WeightCodes::E2M1 => E2m1::fragment(words, zeros, first, step, bits, ty),
+        WeightCodes::E4M3 => E4m3::fragment(words, zeros, first, step, bits, ty),
+        WeightCodes::Nf4 => Nf4::fragment(words, zeros, first, step, bits, ty),
+    }
+}
+
+/// [`Loader::number`] of the loader of `codes`.
+#[cube]
+pub fn number_of(code: u32, zero: u32, #[comptime] codes: WeightCodes) -> f32 {
+    match comptime!(codes) {
+        WeightCodes::Int => Integers::number(code, zero),
+        WeightCodes::E2M1 => E2m1::number(code, zero),
+        WeightCodes::E4M3 => E4m3::number(code, zero),
+        WeightCodes::Nf4 => Nf4::number(code, zero),
+    }
 }
 
 /// Integers of 4 bits, code - zero.
@@ -52,12 +101,7 @@ pub struct Integers;
 
 #[cube]
 impl Loader for Int4 {
-    fn zeros(
-        even: u32,
-        odd: u32,
-        #[comptime] _bits: u32,
-        #[comptime] ty: &'static str,
-    ) -> ColumnZeros {
+    fn zeros(even: u32, odd: u32, #[comptime] ty: &'static str) -> ColumnZeros {
         let (even, odd) = (even * 0x0001_0001u32, odd * 0x0001_0001u32);
         if comptime!(ty == "f16") {
             ColumnZeros {
@@ -118,12 +162,7 @@ impl Loader for Int4 {
 
 #[cube]
 impl Loader for Integers {
-    fn zeros(
-        even: u32,
-        odd: u32,
-        #[comptime] _bits: u32,
-        #[comptime] _ty: &'static str,
-    ) -> ColumnZeros {
+    fn zeros(even: u32, odd: u32, #[comptime] _ty: &'static str) -> ColumnZeros {
         ColumnZeros { even, odd }
     }
     fn fragment(

@@ -1,7 +1,7 @@
 //! Products with packed weights: one loop over tiles of W for every tier.
 //!
-//! Codes are multiplied as the small integers they are, which 16 bits hold exactly; the scale of a
-//! group multiplies the group's sum. So no weight is rounded, and the accumulator is f32 throughout.
+//! Codes are multiplied as the small numbers they stand for, which 16 bits hold exactly (NF4's but to
+//! their precision); the scale of a group multiplies the group's sum. The accumulator is f32 throughout.
 
 use cubecl::prelude::*;
 
@@ -57,6 +57,8 @@ pub trait MatmulTier {
     fn load(ctx: &mut Self::Ctx, j: u32, end: u32);
     /// Waits for k-block `j`.
     fn receive(ctx: &mut Self::Ctx, j: u32);
+    /// Whether any of the columns of part `part` exist.
+    fn exists(ctx: &Self::Ctx, #[comptime] part: usize) -> bool;
     /// Takes part `part` of k-block `j` out of where it arrived.
     fn open(ctx: &mut Self::Ctx, j: u32, #[comptime] part: usize) -> Self::Block;
     /// The weights of step `step`, which lie in group `group` of the block.
@@ -111,7 +113,9 @@ pub fn multiply_blocks<T: MatmulTier>(
             let parts = T::parts(&*ctx);
             #[unroll]
             for part in 0..parts {
-                multiply_part::<T>(ctx, sums, acc, j, part, tiles);
+                if T::exists(&*ctx, part) {
+                    multiply_part::<T>(ctx, sums, acc, j, part, tiles);
+                }
             }
             T::release(ctx, j);
         }

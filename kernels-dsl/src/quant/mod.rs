@@ -2,6 +2,7 @@
 //! kernel that reads packed weights.
 
 mod dequantize;
+mod floats;
 mod hadamard;
 mod loader;
 mod matmul;
@@ -9,6 +10,7 @@ mod packing;
 mod tiles;
 
 pub use dequantize::*;
+pub use floats::*;
 pub use hadamard::*;
 pub use loader::*;
 pub use matmul::*;

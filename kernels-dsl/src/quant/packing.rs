@@ -205,6 +205,12 @@ pub fn code(words: &Array<u32>, #[comptime] f: u32, #[comptime] packing: Packing
     all & comptime!(packing.mask())
 }
 
+/// 2^(code - 127), the smallest of which is subnormal.
+#[cube]
+pub fn e8m0_value(code: u32) -> f32 {
+    f32::reinterpret(select(code == 0u32, 0x0040_0000u32, code << 23u32))
+}
+
 /// binary16 bits -> f32, exact for every finite value, without an f16 type and without relying
 /// on subnormal arithmetic.
 #[cube]

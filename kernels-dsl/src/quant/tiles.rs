@@ -12,7 +12,7 @@
 //!
 //! which are the registers f % 4 and halves f / 4 of the left operand of m16n8k16 whose rows r and
 //! r + 8 are the columns 2 r and 2 r + 1 of W: neighbours of the result lie in one lane. Scales
-//! [groups, 64 tn + 8 r + 2 strip + h] are f16, zero points in the same places bytes.
+//! [groups, 64 tn + 8 r + 2 strip + h] are f16 or a byte, zero points in the same places bytes.
 
 use cubecl::prelude::*;
 
@@ -23,27 +23,76 @@ pub const STEP: u32 = 16;
 /// A stored row that stands for no row of W; `gather` holds it where groups are padded.
 pub const NO_ROW: u32 = u32::MAX;
 
+/// What a code of a weight stands for before its group's scale.
+#[derive(Debug, Hash, PartialEq, Eq, Clone, Copy, Default)]
+pub enum WeightCodes {
+    /// An unsigned integer of 2, 3, 4 or 8 bits, less the zero point.
+    #[default]
+    Int,
+    /// FP4 [OCP MX 1.0, 5.3.3]: sign, 2 bits of exponent, 1 of mantissa; 0 0.5 1 1.5 2 3 4 6. NVFP4 and
+    /// MXFP4 are these with their scales.
+    E2M1,
+    /// FP8 [OCP OFP8]: sign, 4 bits of exponent, 3 of mantissa, no infinity.
+    E4M3,
+    /// 4-bit NormalFloat: quantiles of a normal distribution [Dettmers et al. 2023, QLoRA, appendix E].
+    Nf4,
+}
+
+impl WeightCodes {
+    /// Whether codes of this kind come in `bits`.
+    pub fn takes(self, bits: u32) -> bool {
+        match self {
+            WeightCodes::Int => matches!(bits, 2 | 3 | 4 | 8),
+            WeightCodes::E2M1 | WeightCodes::Nf4 => bits == 4,
+            WeightCodes::E4M3 => bits == 8,
+        }
+    }
+}
+
+/// How the scale of a group is stored.
+#[derive(Debug, Hash, PartialEq, Eq, Clone, Copy, Default)]
+pub enum ScaleType {
+    /// binary16.
+    #[default]
+    F16,
+    /// A non-negative E4M3: NVFP4's.
+    E4M3,
+    /// 2^(byte - 127): the MX formats'.
+    E8M0,
+}
+
+impl ScaleType {
+    /// Bytes of a scale.
+    pub fn bytes(self) -> u32 {
+        match self {
+            ScaleType::F16 => 2,
+            ScaleType::E4M3 | ScaleType::E8M0 => 1,
+        }
+    }
+}
+
 /// Comptime facts of stored weights.
 #[derive(Debug, Hash, PartialEq, Eq, Clone, Copy)]
 pub struct WeightTiles {
     /// Bits of a code: 2, 3, 4 or 8.
     pub bits: u32,
-    /// Zero points are stored; else they are 2^(bits - 1).
+    /// What they stand for.
+    pub codes: WeightCodes,
+    /// How scales are stored.
+    pub scales: ScaleType,
+    /// Zero points are stored; else those of integers are 2^(bits - 1).
     pub zeros: bool,
-    /// Groups of 32 rows: two of them in a tile. Longer ones end at the ends of tiles.
-    pub halves: bool,
+    /// Groups that a tile has rows of: 4 or 2 for groups of 16 or 32 rows. Longer ones end at the
+    /// ends of tiles.
+    pub groups: u32,
     /// Rows are stored in another order than x has its columns.
     pub gathered: bool,
 }
 
 impl WeightTiles {
-    /// Groups that a tile has rows of.
-    pub fn groups(self) -> u32 {
-        1 + self.halves as u32
-    }
     /// Steps that share a scale.
     pub fn group_steps(self) -> u32 {
-        TILE / STEP / self.groups()
+        TILE / STEP / self.groups
     }
     /// Bytes of a tile.
     pub fn tile_bytes(self) -> u32 {
@@ -72,7 +121,7 @@ pub struct MatmulSizes {
     pub k_tiles: u32,
     /// Tiles along n.
     pub n_tiles: u32,
-    /// Stored rows that share a scale, in units of 32.
+    /// Stored rows that share a scale, in units of 16.
     pub group: u32,
     /// Blocks of rows of x.
     pub m_blocks: u32,
@@ -90,6 +139,8 @@ pub struct MatmulSizes {
     pub y_row: usize,
     /// First element of the bias.
     pub bias_offset: usize,
+    /// Factor on the sums, before the bias.
+    pub factor: f32,
 }
 
 /// One block of y over one part of the rows of W.
@@ -126,8 +177,9 @@ impl MatmulSizes {
             end: ((split as u64 + 1u64) * blocks as u64 / self.splits as u64) as u32,
         }
     }
-    /// Group of half `half` of tile `k_tile`; the last one for tiles past the end.
-    pub fn group_of(&self, k_tile: u32, #[comptime] half: u32) -> u32 {
-        (k_tile.min(self.k_tiles - 1u32) * 2u32 + half) / self.group
+    /// Group of part `part` of the groups of tile `k_tile`; one of the last tile's for tiles past the end.
+    pub fn group_of(&self, k_tile: u32, part: u32, #[comptime] tiles: WeightTiles) -> u32 {
+        let steps = comptime!(tiles.group_steps());
+        (k_tile.min(self.k_tiles - 1u32) * comptime!(TILE / STEP) + part * steps) / self.group
     }
 }

@@ -113,7 +113,7 @@ impl<'a> Problem<'a> {
     }
 
     /// Queries and keys of the sequence that query i belongs to; none if it belongs to no sequence.
-    fn sequence(&self, b: usize, i: usize) -> (Range<usize>, Range<usize>) {
+    pub(super) fn sequence(&self, b: usize, i: usize) -> (Range<usize>, Range<usize>) {
         let Some((cu_q, cu_kv)) = self.options.cu_seqlens else {
             let len_q = self.options.lengths_q.map_or(self.q.shape[2], |l| l[b]);
             let len_kv = self.options.lengths_kv.map_or(self.k.shape[2], |l| l[b]);

@@ -3,12 +3,74 @@
 use half::f16;
 use rayon::prelude::*;
 
+use super::e8m0;
+use super::float::{E2M1, E4M3};
 use crate::error::{Error, check_length};
 
 /// Rows and columns of a tile.
 const TILE: usize = 64;
 /// A stored row that stands for none of W.
 const NO_ROW: u32 = u32::MAX;
+
+/// What a code stands for before its scale.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Codes<'a> {
+    /// The code less the zero point of its place; without zero points less 2^(bits - 1).
+    Int(Option<&'a [u8]>),
+    /// A 4-bit float.
+    E2M1,
+    /// An 8-bit float.
+    E4M3,
+    /// An entry of [`NF4`].
+    Nf4,
+}
+
+/// The scales of all places.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Scales<'a> {
+    /// binary16.
+    F16(&'a [f16]),
+    /// Codes of E4M3.
+    E4M3(&'a [u8]),
+    /// Codes of powers of two.
+    E8M0(&'a [u8]),
+}
+
+impl Scales<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Scales::F16(scales) => scales.len(),
+            Scales::E4M3(scales) | Scales::E8M0(scales) => scales.len(),
+        }
+    }
+    fn at(&self, place: usize) -> f64 {
+        match self {
+            Scales::F16(scales) => scales[place].to_f64(),
+            Scales::E4M3(scales) => E4M3.decode(scales[place].into()),
+            Scales::E8M0(scales) => e8m0::decode(scales[place]),
+        }
+    }
+}
+
+/// The numbers of 4-bit NormalFloat, as bitsandbytes has them in f32 (Dettmers et al. 2023, QLoRA).
+pub const NF4: [f32; 16] = [
+    -1.0,
+    -0.696_192_8,
+    -0.525_073_05,
+    -0.394_917_5,
+    -0.284_441_38,
+    -0.184_773_43,
+    -0.091_050_036,
+    0.0,
+    0.079_580_3,
+    0.160_930_2,
+    0.246_112_3,
+    0.337_915_24,
+    0.440_709_83,
+    0.562_617,
+    0.722_956_84,
+    1.0,
+];
 
 /// A weight W [k, n] in tiles: stored rows and columns are rounded up to multiples of 64, and tile
 /// (row block tk, column block tn) is number tn * (rows / 64) + tk. Code i = 8 s + f of the `bits`
@@ -17,12 +79,14 @@ const NO_ROW: u32 = u32::MAX;
 /// 2 r + h lie at 64 tn + 8 r + 2 t + h.
 ///
 /// ```text
-/// W[gather[row], column] = scales[row / group, column] * (code[row, column] - zeros[row / group, column])
+/// W[gather[row], column] = factor * scales[row / group, column] * number(code[row, column])
 /// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Tiled<'a> {
     /// Bits of a code.
     pub bits: u32,
+    /// What codes stand for.
+    pub codes: Codes<'a>,
     /// Rows of W.
     pub k: usize,
     /// Columns of W.
@@ -33,10 +97,10 @@ pub struct Tiled<'a> {
     pub group: usize,
     /// Codes.
     pub words: &'a [u32],
-    /// Scales [ceil(rows / group), n rounded up to 64].
-    pub scales: &'a [f16],
-    /// Zero points like the scales; 2^(bits - 1) when absent.
-    pub zeros: Option<&'a [u8]>,
+    /// Scales [ceil(rows / group), n rounded up to 64]; zero points lie likewise.
+    pub scales: Scales<'a>,
+    /// Scale of all.
+    pub factor: f32,
     /// `[rows]`: row of W of every stored row, `u32::MAX` for none; its own number when absent.
     pub gather: Option<&'a [u32]>,
 }
@@ -48,19 +112,20 @@ impl Tiled<'_> {
     /// [`Error::Length`] for a buffer of another length, [`Error::Index`] for a row past k.
     ///
     /// ```
-    /// use flashcube_reference::quant::tiled::Tiled;
+    /// use flashcube_reference::quant::tiled::{Codes, Scales, Tiled};
     /// use half::f16;
     ///
     /// // Every code 9, zero point 8, scale 1/2.
     /// let tiled = Tiled {
     ///     bits: 4,
+    ///     codes: Codes::Int(None),
     ///     k: 3,
     ///     n: 2,
     ///     rows: 64,
     ///     group: 64,
     ///     words: &[0x9999_9999; 512],
-    ///     scales: &[f16::from_f32(0.5); 64],
-    ///     zeros: None,
+    ///     scales: Scales::F16(&[f16::from_f32(0.5); 64]),
+    ///     factor: 1.0,
     ///     gather: None,
     /// };
     /// assert_eq!(tiled.dequantize()?, [0.5; 6]);
@@ -72,7 +137,7 @@ impl Tiled<'_> {
         let words = self.rows * columns / 32 * self.bits as usize;
         check_length("words", self.words.len(), words)?;
         check_length("scales", self.scales.len(), places)?;
-        if let Some(zeros) = self.zeros {
+        if let Codes::Int(Some(zeros)) = self.codes {
             check_length("zeros", zeros.len(), places)?;
         }
         if let Some(gather) = self.gather {
@@ -114,11 +179,14 @@ impl Tiled<'_> {
             code | (self.words[at / 32] >> (at % 32) & 1) << bit
         });
         let place = row / self.group * columns + column / TILE * TILE + 8 * r + 2 * strip + h;
-        let zero = match self.zeros {
-            Some(zeros) => f64::from(zeros[place]),
-            None => f64::from(1u32 << (bits - 1)),
+        let number = match self.codes {
+            Codes::Int(Some(zeros)) => f64::from(code) - f64::from(zeros[place]),
+            Codes::Int(None) => f64::from(code) - f64::from(1u32 << (bits - 1)),
+            Codes::E2M1 => E2M1.decode(code as u16),
+            Codes::E4M3 => E4M3.decode(code as u16),
+            Codes::Nf4 => f64::from(NF4[code as usize & 15]),
         };
-        self.scales[place].to_f64() * (f64::from(code) - zero)
+        f64::from(self.factor) * self.scales.at(place) * number
     }
 }
 

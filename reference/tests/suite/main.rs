@@ -3,10 +3,12 @@
 mod attention;
 mod backward;
 mod cases;
+mod direct;
 mod hadamard;
 mod invalid;
 mod masks;
 mod merge;
+mod operand;
 mod packing;
 mod quant_blocks;
 mod quant_e8m0;

@@ -1,13 +1,13 @@
 //! Section 8: products with packed weights.
 
-use flashcube::TierName;
+use flashcube::{TierName, WeightCodes};
 
-use super::{Arithmetic, TINY, U, rows};
+use super::{Arithmetic, TINY, U, roundoff, rows};
 use crate::oracle::Expected;
 use crate::problem::{LinearSizes, Problem};
 
-/// The bounds of y: codes are exact, every group's sum is one of a dot product, is scaled with one
-/// rounding and added with another; parts are added up, and then the bias. `magnitudes` are the
+/// The bounds of y: codes are exact but for NF4's, every group's sum is one of a dot product, is scaled with one
+/// rounding and added with another; parts are added up, scaled once more, and then the bias. `magnitudes` are the
 /// sums of |x w|, and of the bias.
 pub(crate) fn linear(
     problem: &Problem,
@@ -22,7 +22,12 @@ pub(crate) fn linear(
         TierName::Plane | TierName::Hopper => 8.0 + 32.0,
     };
     let terms = sizes.group.min(sizes.k) as f64;
-    let relative = Arithmetic::of(problem).dot(terms) + (2.0 * groups + parts + 2.0) * U;
+    // Matrix units take the table's numbers in 16 bits, others in f32 as they are.
+    let table = match (sizes.codes, problem.tier()) {
+        (WeightCodes::Nf4, TierName::Plane | TierName::Hopper) => roundoff(problem.dtype),
+        _ => 0.0,
+    };
+    let relative = Arithmetic::of(problem).dot(terms) + (2.0 * groups + parts + 3.0) * U + table;
     let delta: Vec<f64> = magnitudes
         .iter()
         .map(|magnitude| relative * magnitude + (sizes.k as f64 + 1.0) * TINY)

@@ -1,6 +1,6 @@
 //! Products with packed weights.
 
-use flashcube::{DType, MatmulPolicy, TierName};
+use flashcube::{DType, MatmulPolicy, ScaleType, TierName, WeightCodes};
 
 use super::Entry;
 use crate::problem::{LinearSizes, Memory, Task, Values};
@@ -17,6 +17,8 @@ fn sizes([m, n, k]: [usize; 3], group: usize) -> LinearSizes {
         n,
         k,
         bits: 4,
+        codes: WeightCodes::Int,
+        scales: ScaleType::F16,
         group,
         zeros: false,
         gathered: false,
@@ -62,6 +64,23 @@ fn shapes(sizes_of: impl Fn([usize; 3], usize) -> LinearSizes) -> Vec<(String, L
         all.push((format!("b{bits}_m2"), of([2, 72, 200])));
         all.push((format!("b{bits}_m40"), of([40, 72, 200])));
     }
+    for (name, bits, codes, scales, group) in [
+        ("nf4", 4, WeightCodes::Nf4, ScaleType::F16, 64),
+        ("fp8", 8, WeightCodes::E4M3, ScaleType::F16, 512),
+        ("nvfp4", 4, WeightCodes::E2M1, ScaleType::E4M3, 16),
+        ("mxfp4", 4, WeightCodes::E2M1, ScaleType::E8M0, 32),
+    ] {
+        for (m, n, k) in [(2, 72, 200), (40, 200, 312)] {
+            let floats = LinearSizes {
+                bits,
+                codes,
+                scales,
+                bias: m > 2,
+                ..sizes_of([m, n, k], group)
+            };
+            all.push((format!("{name}_m{m}"), floats));
+        }
+    }
     for (detail, mnk, group) in [
         ("gathered_m1", [1, 64, 256], 64),
         ("gathered_m37", [37, 72, 300], 32),
@@ -89,6 +108,7 @@ pub(super) fn entries() -> Vec<Entry> {
             Some("gathered") => "gathered",
             Some("bias") => "bias",
             Some("b2" | "b3" | "b8") => "bits",
+            Some("nf4" | "fp8" | "nvfp4" | "mxfp4") => "floats",
             _ => "sizes",
         };
         entries.push(entry(feature, detail, sizes).all_dtypes());

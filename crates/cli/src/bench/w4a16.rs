@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use cubecl::prelude::Client;
 use cubecl::server::Handle;
 use flashcube::{
-    DType, LinearWeights, MatmulOptions, MatmulPolicy, Multiplied, Tensor, matmul_quantized,
+    DType, LinearWeights, MatmulOptions, MatmulPolicy, Multiplied, ScaleType, Tensor, WeightCodes,
+    matmul_quantized,
 };
 use flashcube_catalogue::{Array, Data, LinearSizes, Task};
 use half::f16;
@@ -175,12 +176,15 @@ impl Weights {
             .collect();
         LinearWeights {
             bits: 4,
+            codes: WeightCodes::Int,
             k,
             n,
             rows: k,
             group: GROUP,
             words: words(&self.words),
             scales: client.create_from_slice(&scales),
+            scale_type: ScaleType::F16,
+            factor: 1.0,
             zeros: self.zeros.as_ref().map(|z| client.create_from_slice(z)),
             gather: self.gather.as_ref().map(|rows| words(rows)),
         }
@@ -250,6 +254,8 @@ impl Ours<'_> {
                 n: 64,
                 k,
                 bits: 4,
+                codes: WeightCodes::Int,
+                scales: ScaleType::F16,
                 group: GROUP,
                 zeros: self.problem.zeros,
                 gathered: false,

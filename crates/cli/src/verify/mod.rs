@@ -11,9 +11,12 @@ use std::path::PathBuf;
 
 use clap::Args;
 use flashcube_catalogue::{Kernel, UnknownKernel};
+use flashcube_lowering::Arch;
+use flashcube_simulated::{Options, Schedule, Simulated};
 
 use crate::backend::{self, BackendName};
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
+use crate::lower::parse_arch;
 
 /// Checks every kernel against the f64 reference, on one backend or on all that are there.
 #[derive(Debug, Args)]
@@ -25,6 +28,7 @@ Examples:
   flashcube verify --backend cuda --case /causal/  cases whose name holds /causal/
   flashcube verify --repeat 200 --backend cuda     the same bits 200 times, under memory pressure
   flashcube verify --mutants --backend cpu         sabotaged kernels, each of which must be noticed
+  flashcube verify --simulate sm_90a --case /hopper/q  a GPU that is not there, on the PTX interpreter
   flashcube verify --against out.safetensors       your own kernel's results, see export-problem
 
 A row passes when every element is within its bound (docs/numerics.md) and a second run gives the
@@ -33,6 +37,12 @@ pub(crate) struct VerifyArgs {
     /// Run on this backend (repeatable); all that are there when absent
     #[arg(long = "backend", value_name = "B")]
     backends: Vec<BackendName>,
+    /// Run on a simulated GPU: PTX as NVRTC makes it, executed and checked on the host (docs/ptx-sim.md)
+    #[arg(long, value_name = "ARCH", value_parser = parse_arch, conflicts_with_all = ["backends", "mutants"])]
+    simulate: Option<Arch>,
+    /// Its asynchronous operations finish at moments drawn from this seed, not at the latest ones
+    #[arg(long, value_name = "N", requires = "simulate")]
+    moments: Option<u64>,
     /// Only this kernel
     #[arg(long, value_name = "K", value_parser = parse_kernel)]
     kernel: Option<Kernel>,
@@ -77,6 +87,9 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<()> {
     if let Some(path) = &args.against {
         return file::check(path, args.problem.as_deref(), args.seed, args.json);
     }
+    if let Some(arch) = args.simulate {
+        return simulate(args, arch);
+    }
     let &[backend] = &args.backends[..] else {
         return children::run(args);
     };
@@ -85,8 +98,22 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<()> {
     if args.mutants {
         mutants::run(args, &device)
     } else {
-        suite::run(args, &device)
+        suite::run(args, &device.title(), &device.client)
     }
+}
+
+fn simulate(args: &VerifyArgs, arch: Arch) -> Result<()> {
+    let options = Options {
+        schedule: args.moments.map_or(Schedule::Latest, Schedule::Random),
+        ..Options::new(arch)
+    };
+    let gpu = Simulated::open(options).map_err(|error| {
+        Failure::missing(
+            error.to_string(),
+            "`cargo xtask bootstrap` brings the CUDA compilers",
+        )
+    })?;
+    suite::run(args, &format!("simulated {arch}"), &gpu.client)
 }
 
 impl VerifyArgs {

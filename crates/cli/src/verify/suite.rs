@@ -2,12 +2,12 @@
 
 use std::fs;
 
+use cubecl::prelude::Client;
 use flashcube_catalogue::{self as catalogue, Filter, Measure, Outcome, Report, Row, problems};
 use indicatif::ProgressBar;
 use serde::Serialize;
 
 use super::VerifyArgs;
-use crate::backend::Device;
 use crate::failure::{Failure, Result};
 use crate::output;
 
@@ -27,7 +27,7 @@ pub(super) struct Summary {
     pub(super) not_run: usize,
 }
 
-pub(super) fn run(args: &VerifyArgs, device: &Device) -> Result<()> {
+pub(super) fn run(args: &VerifyArgs, title: &str, client: &Client) -> Result<()> {
     let filter = Filter {
         kernel: args.kernel,
         dtype: None,
@@ -44,14 +44,14 @@ pub(super) fn run(args: &VerifyArgs, device: &Device) -> Result<()> {
     let width = wanted.iter().map(|p| p.name.len()).max().unwrap_or(0);
     let quiet = args.json;
     if !quiet {
-        let (title, seed) = (device.title(), args.seed());
+        let seed = args.seed();
         output::print(format_args!("{title}, seed {seed}\n{}\n", header(width)))?;
     }
     let bar = progress_bar(wanted.len());
     // A closed pipe must not end the run before its verdict: the first failure to print is kept.
     let mut printed = Ok(());
     let (seed, repeats) = (args.seed(), args.repeat as usize);
-    let report = catalogue::run_repeatedly(&device.client, &filter, seed, repeats, |row| {
+    let report = catalogue::run_repeatedly(client, &filter, seed, repeats, |row| {
         bar.inc(1);
         bar.set_message(row.case.clone());
         if !quiet && printed.is_ok() {

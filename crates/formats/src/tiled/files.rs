@@ -3,16 +3,18 @@
 use super::{QuantizedLinear, VERSION};
 use crate::checkpoint::Checkpoint;
 use crate::error::FormatError;
+use crate::float_weights::{CodeType, GroupScales};
 use crate::int_weights::QuantShape;
 use crate::write::TensorData;
 
-/// What `tiles` holds: version, bits, k, n, group, groups of the source, stored rows and group.
-const FIELDS: usize = 8;
+/// What `tiles` holds: version, bits, k, n, group, groups of the source, stored rows and group, type of
+/// codes (integers, E2M1, E4M3, NF4) and of scales (f16, E4M3, E8M0).
+const FIELDS: usize = 10;
 
 impl QuantizedLinear {
     /// The tensors of the linear `prefix`, as [`QuantizedLinear::load`] reads them: `tiles` (i64
-    /// \[version, bits, k, n, group, groups, rows, stored group\]), `words`, `scales`, `sources` and,
-    /// where there are any, `zeros`, `gather`, `g_idx`.
+    /// \[version, bits, k, n, group, groups, rows, stored group, codes, scales\]), `words`, `scales`,
+    /// `divisor`, `sources` and, where there are any, `zeros`, `gather`, `g_idx`.
     ///
     /// # Errors
     /// Those of [`QuantizedLinear::validate`].
@@ -25,20 +27,32 @@ impl QuantizedLinear {
             group,
             groups,
         } = self.shape;
+        let codes = CodeType::ALL.iter().position(|&t| t == self.code_type);
+        let (scale_type, places) = (
+            scale_number(&self.scales),
+            [self.sources.len(), self.columns()],
+        );
         let fields: Vec<i64> = [bits as usize, k, n, group, groups, self.rows, self.group]
             .into_iter()
+            .chain([codes.unwrap_or_default(), scale_type])
             .map(|size| size as i64)
             .collect();
+        let scales = match &self.scales {
+            GroupScales::F16(scales) => TensorData::new(&places, scales)?,
+            GroupScales::E4M3(scales) | GroupScales::E8M0(scales) => {
+                TensorData::new(&places, scales)?
+            }
+        };
         let tiles = [&[VERSION][..], &fields].concat();
         let words = |words: &[u32]| {
             let words: Vec<i32> = words.iter().map(|&word| word as i32).collect();
             TensorData::new(&[words.len()], &words)
         };
-        let places = [self.sources.len(), self.columns()];
         let mut tensors = vec![
             ("tiles", TensorData::new(&[FIELDS], &tiles)?),
             ("words", words(&self.words)?),
-            ("scales", TensorData::new(&places, &self.scales)?),
+            ("scales", scales),
+            ("divisor", TensorData::new(&[1], &[self.divisor])?),
             ("sources", words(&self.sources)?),
         ];
         if let Some(zeros) = &self.zeros {
@@ -68,16 +82,18 @@ impl QuantizedLinear {
                 "QuantizedLinear",
                 "version",
                 fields[0],
-                "version 1",
+                "version 2",
             ));
         }
+        let unknown = |index: usize, value: i64, limit: u64| FormatError::OutOfRange {
+            tensor: named("tiles"),
+            index,
+            value,
+            limit,
+        };
         let size = |index: usize| {
-            usize::try_from(fields[index]).map_err(|_| FormatError::OutOfRange {
-                tensor: named("tiles"),
-                index,
-                value: fields[index],
-                limit: usize::MAX as u64,
-            })
+            usize::try_from(fields[index])
+                .map_err(|_| unknown(index, fields[index], usize::MAX as u64))
         };
         let shape = QuantShape {
             bits: u32::try_from(size(1)?).unwrap_or(u32::MAX),
@@ -91,13 +107,24 @@ impl QuantizedLinear {
             view.map(|view| view.to_words()).transpose()
         };
         let needed = |name: &str| checkpoint.tensor(&named(name))?.to_words();
+        let scales = checkpoint.tensor(&named("scales"))?;
+        let divisor = checkpoint.tensor(&named("divisor"))?.with_shape(&[1])?;
         let zeros = checkpoint.optional(&named("zeros"))?;
         let linear = Self {
             shape,
             rows: size(6)?,
             group: size(7)?,
             words: needed("words")?,
-            scales: checkpoint.tensor(&named("scales"))?.to_vec()?,
+            code_type: *CodeType::ALL
+                .get(size(8)?)
+                .ok_or_else(|| unknown(8, fields[8], 4))?,
+            scales: match size(9)? {
+                0 => GroupScales::F16(scales.to_vec()?),
+                1 => GroupScales::E4M3(scales.to_vec()?),
+                2 => GroupScales::E8M0(scales.to_vec()?),
+                _ => return Err(unknown(9, fields[9], 3)),
+            },
+            divisor: divisor.to_vec::<f32>()?[0],
             zeros: zeros.map(|view| view.to_vec()).transpose()?,
             gather: words("gather")?,
             sources: needed("sources")?,
@@ -105,5 +132,13 @@ impl QuantizedLinear {
         };
         linear.validate()?;
         Ok(linear)
+    }
+}
+
+fn scale_number(scales: &GroupScales) -> usize {
+    match scales {
+        GroupScales::F16(_) => 0,
+        GroupScales::E4M3(_) => 1,
+        GroupScales::E8M0(_) => 2,
     }
 }

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Scales and zero points of column 64 tn + 16 strip + 2 r + h lie at 64 tn + 8 r + 2 strip + h of
-//! their group's row. Where groups have 32 or a multiple of 64 consecutive rows, or one group has
+//! their group's row. Where groups have 16, 32 or a multiple of 64 consecutive rows, or one group has
 //! all, rows are stored as they come; else (act-order, other group sizes) groups follow one another,
 //! each padded to a whole number of stored groups, and `gather` tells which row is where.
 
@@ -24,12 +24,15 @@ pub use order::VERSION;
 use half::f16;
 
 use crate::error::{FormatError, check_len};
+use crate::float_weights::{
+    CodeType, FloatWeights, GroupScales, check_bits, check_codes, check_divisor,
+};
 use crate::gguf::GgufBlocks;
-use crate::int_weights::{IntWeights, QuantShape, check_finite, check_range};
+use crate::int_weights::{IntWeights, QuantShape, check_range};
 use crate::packed::{Format, PackedLinear};
-use order::{NO_ROW, Order, TILE, code_at, place};
+use order::{NO_ROW, Order, TILE, code_at, gather};
 
-/// An integer weight packed for products, and what it takes to give the source back.
+/// A quantized weight packed for products, and what it takes to give the source back.
 ///
 /// ```
 /// use flashcube_formats::{Format, IntWeights, PackedLinear, QuantShape, QuantizedLinear};
@@ -48,15 +51,19 @@ use order::{NO_ROW, Order, TILE, code_at, place};
 pub struct QuantizedLinear {
     /// Sizes and groups of the source.
     pub shape: QuantShape,
+    /// What codes stand for.
+    pub code_type: CodeType,
     /// Stored rows, a multiple of 64.
     pub rows: usize,
-    /// Stored rows that share a scale: 32 or a multiple of 64.
+    /// Stored rows that share a scale: 16, 32 or a multiple of 64.
     pub group: usize,
     /// Codes: `rows * columns / 32 * bits` words.
     pub words: Vec<u32>,
     /// [stored groups, columns]; groups of the source that no row belongs to follow those in use.
-    pub scales: Vec<f16>,
-    /// Like the scales; None where every zero point is 2^(bits - 1).
+    pub scales: GroupScales,
+    /// What every weight is divided by; 1 for integers.
+    pub divisor: f32,
+    /// Like the scales; None where every zero point of integers is 2^(bits - 1), and for floats.
     pub zeros: Option<Vec<u8>>,
     /// `[rows]`: the source's row of every stored one, `u32::MAX` for none; None where rows are as
     /// in the source.
@@ -74,45 +81,49 @@ impl QuantizedLinear {
     /// Those of [`IntWeights::validate`]; [`FormatError::TooLarge`] past the address space.
     pub fn new(weights: &IntWeights) -> Result<Self, FormatError> {
         weights.validate()?;
-        let order = Order::of(weights)?;
         let shape = weights.shape;
-        let columns = shape.n.next_multiple_of(TILE);
-        let mut words = vec![0u32; order.rows * columns / 32 * shape.bits as usize];
-        for row in 0..order.rows {
-            let Some(source) = order.source(row).filter(|&source| source < shape.k) else {
-                continue;
-            };
-            let codes = &weights.codes[source * shape.n..(source + 1) * shape.n];
-            for (column, &code) in codes.iter().enumerate() {
-                let (at, shift) = code_at(row, column, order.rows, shape.bits);
-                words[at] |= u32::from(code) << shift;
-                if shift + shape.bits > 32 {
-                    words[at + 1] |= u32::from(code) >> (32 - shift);
-                }
-            }
-        }
-        let mut scales = vec![f16::ZERO; order.sources.len() * columns];
-        let mut zeros = vec![shape.mid_code(); scales.len()];
-        for (stored, &source) in order.sources.iter().enumerate() {
-            for column in 0..shape.n {
-                let (to, from) = (
-                    stored * columns + place(column),
-                    source as usize * shape.n + column,
-                );
-                scales[to] = weights.scales[from];
-                zeros[to] = weights.zeros[from];
-            }
-        }
+        let order = Order::of(shape, weights.g_idx.as_deref())?;
+        let zeros = order.spread(&weights.zeros, shape.n, shape.mid_code());
         Ok(Self {
             shape,
+            code_type: CodeType::Int,
+            words: order.pack(&weights.codes, shape),
+            scales: GroupScales::F16(order.spread(&weights.scales, shape.n, f16::ZERO)),
+            divisor: 1.0,
+            zeros: (!weights.is_symmetric()).then_some(zeros),
             rows: order.rows,
             group: order.group,
-            words,
-            scales,
-            zeros: (!weights.is_symmetric()).then_some(zeros),
             gather: order.gather,
             sources: order.sources,
             g_idx: weights.g_idx.clone(),
+        })
+    }
+
+    /// Packs weights of small floats: [`unpack_floats`](Self::unpack_floats) gives back the same.
+    ///
+    /// # Errors
+    /// Those of [`FloatWeights::validate`]; [`FormatError::TooLarge`] past the address space.
+    pub fn from_floats(weights: &FloatWeights) -> Result<Self, FormatError> {
+        weights.validate()?;
+        let shape = weights.shape;
+        let order = Order::of(shape, None)?;
+        let scales = match &weights.scales {
+            GroupScales::F16(scales) => GroupScales::F16(order.spread(scales, shape.n, f16::ZERO)),
+            GroupScales::E4M3(scales) => GroupScales::E4M3(order.spread(scales, shape.n, 0)),
+            GroupScales::E8M0(scales) => GroupScales::E8M0(order.spread(scales, shape.n, 0)),
+        };
+        Ok(Self {
+            shape,
+            code_type: weights.code_type,
+            words: order.pack(&weights.codes, shape),
+            scales,
+            divisor: weights.divisor,
+            zeros: None,
+            rows: order.rows,
+            group: order.group,
+            gather: order.gather,
+            sources: order.sources,
+            g_idx: None,
         })
     }
 
@@ -140,13 +151,58 @@ impl QuantizedLinear {
         PackedLinear::pack(&self.unpack()?, format)
     }
 
-    /// The logical form.
+    /// The logical form of integers.
     ///
     /// # Errors
-    /// Those of [`QuantizedLinear::validate`].
+    /// Those of [`QuantizedLinear::validate`]; [`FormatError::Unsupported`] for codes that are floats.
     pub fn unpack(&self) -> Result<IntWeights, FormatError> {
         self.validate()?;
-        let (shape, columns) = (self.shape, self.columns());
+        let GroupScales::F16(scales) = &self.scales else {
+            return Err(self.no_integers());
+        };
+        if self.code_type != CodeType::Int {
+            return Err(self.no_integers());
+        }
+        let shape = self.shape;
+        let sizes = (shape.groups, shape.n);
+        let zeros = match &self.zeros {
+            Some(zeros) => gather(zeros, &self.sources, sizes, shape.mid_code()),
+            None => vec![shape.mid_code(); shape.groups * shape.n],
+        };
+        let scales = gather(scales, &self.sources, sizes, f16::ZERO);
+        IntWeights::new(shape, self.codes(), zeros, scales, self.g_idx.clone())
+    }
+
+    fn no_integers(&self) -> FormatError {
+        let found = format!("{:?}", self.code_type);
+        FormatError::unsupported("integer weights", "codes", found, "Int")
+    }
+
+    /// The logical form of small floats.
+    ///
+    /// # Errors
+    /// Those of [`QuantizedLinear::validate`]; [`FormatError::Unsupported`] for integers.
+    pub fn unpack_floats(&self) -> Result<FloatWeights, FormatError> {
+        self.validate()?;
+        let sizes = (self.shape.groups, self.shape.n);
+        let weights = FloatWeights {
+            shape: self.shape,
+            code_type: self.code_type,
+            codes: self.codes(),
+            scales: match &self.scales {
+                GroupScales::F16(s) => GroupScales::F16(gather(s, &self.sources, sizes, f16::ZERO)),
+                GroupScales::E4M3(s) => GroupScales::E4M3(gather(s, &self.sources, sizes, 0)),
+                GroupScales::E8M0(s) => GroupScales::E8M0(gather(s, &self.sources, sizes, 0)),
+            },
+            divisor: self.divisor,
+        };
+        weights.validate()?;
+        Ok(weights)
+    }
+
+    /// Codes [k, n].
+    fn codes(&self) -> Vec<u8> {
+        let shape = self.shape;
         let mask = (1u32 << shape.bits) - 1;
         let mut codes = vec![0u8; shape.k * shape.n];
         for row in 0..self.rows {
@@ -162,21 +218,7 @@ impl QuantizedLinear {
                 codes[source * shape.n + column] = (code & mask) as u8;
             }
         }
-        let mut scales = vec![f16::ZERO; shape.groups * shape.n];
-        let mut zeros = vec![shape.mid_code(); shape.groups * shape.n];
-        for (stored, &source) in self.sources.iter().enumerate() {
-            for column in 0..shape.n {
-                let (from, to) = (
-                    stored * columns + place(column),
-                    source as usize * shape.n + column,
-                );
-                scales[to] = self.scales[from];
-                if let Some(stored) = &self.zeros {
-                    zeros[to] = stored[from];
-                }
-            }
-        }
-        IntWeights::new(shape, codes, zeros, scales, self.g_idx.clone())
+        codes
     }
 
     /// Stored columns.
@@ -197,12 +239,16 @@ impl QuantizedLinear {
     /// # Errors
     /// [`FormatError::WrongShape`] for a truncated or overlong buffer or sizes that disagree,
     /// [`FormatError::OutOfRange`] for a zero point, group or row past its limit,
-    /// [`FormatError::NotFinite`] for a scale.
+    /// [`FormatError::NotFinite`] for a scale or a code, [`FormatError::Unsupported`] for bits that the
+    /// codes do not come in.
     pub fn validate(&self) -> Result<(), FormatError> {
         let (shape, columns) = (self.shape, self.columns());
         shape.check()?;
+        check_bits(self.code_type, shape.bits)?;
+        check_divisor(self.divisor)?;
         crate::error::product("words", &[self.rows, columns, shape.bits as usize])?;
-        let groups_fit = self.group == 32 || (self.group > 0 && self.group.is_multiple_of(TILE));
+        let groups_fit =
+            matches!(self.group, 16 | 32) || (self.group > 0 && self.group.is_multiple_of(TILE));
         if !self.rows.is_multiple_of(TILE) || !groups_fit {
             return Err(FormatError::WrongShape {
                 tensor: "words".to_owned(),
@@ -224,7 +270,11 @@ impl QuantizedLinear {
             check_len("sources", self.sources.len(), &[used])?;
         }
         check_len("scales", self.scales.len(), &[self.sources.len(), columns])?;
-        check_finite("scales", &self.scales)?;
+        self.scales.check()?;
+        check_codes(
+            self.code_type,
+            self.words.iter().flat_map(|word| word.to_le_bytes()),
+        )?;
         if let Some(zeros) = &self.zeros {
             check_len("zeros", zeros.len(), &[self.sources.len(), columns])?;
             check_range("zeros", zeros, u64::from(shape.max_code()) + 1)?;

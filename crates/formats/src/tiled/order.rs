@@ -1,10 +1,10 @@
 //! Where a code lies, and in which order rows are stored.
 
 use crate::error::{FormatError, product};
-use crate::int_weights::IntWeights;
+use crate::int_weights::QuantShape;
 
 /// Version of the order; files name it.
-pub const VERSION: i64 = 1;
+pub const VERSION: i64 = 2;
 /// Rows and columns of a tile.
 pub(super) const TILE: usize = 64;
 /// A stored row that stands for none of the source.
@@ -40,12 +40,12 @@ pub(super) struct Order {
 }
 
 impl Order {
-    pub(super) fn of(weights: &IntWeights) -> Result<Self, FormatError> {
-        let shape = weights.shape;
+    pub(super) fn of(shape: QuantShape, g_idx: Option<&[u32]>) -> Result<Self, FormatError> {
         product("words", &[shape.k, shape.n.next_multiple_of(TILE), 8])?;
-        let whole = shape.is_per_channel() || shape.group == 32 || shape.group.is_multiple_of(TILE);
-        if weights.g_idx.is_some() || !whole {
-            return Self::gathered(weights);
+        let few = matches!(shape.group, 16 | 32);
+        let whole = shape.is_per_channel() || few || shape.group.is_multiple_of(TILE);
+        if g_idx.is_some() || !whole {
+            return Self::gathered(shape, g_idx);
         }
         let rows = shape.k.next_multiple_of(TILE);
         let group = match shape.is_per_channel() {
@@ -54,7 +54,7 @@ impl Order {
             false => shape.group,
         };
         let used = rows.div_ceil(group);
-        // The last tile's second half may lie past every group of 32 rows.
+        // The last tile may have rows past every group of 16 or 32.
         let last = shape.groups.saturating_sub(1);
         let stored = used.max(shape.groups);
         let sources = (0..stored).map(|group| group.min(last) as u32).collect();
@@ -67,11 +67,11 @@ impl Order {
     }
 
     /// Groups one behind the other, of as many rows as pads the fewest.
-    fn gathered(weights: &IntWeights) -> Result<Self, FormatError> {
-        let shape = weights.shape;
+    fn gathered(shape: QuantShape, g_idx: Option<&[u32]>) -> Result<Self, FormatError> {
         let mut members: Vec<Vec<u32>> = vec![Vec::new(); shape.groups];
         for row in 0..shape.k {
-            members[weights.group_of(row)].push(row as u32);
+            let group = g_idx.map_or(row / shape.group, |g_idx| g_idx[row] as usize);
+            members[group].push(row as u32);
         }
         let total = |group: usize| -> usize {
             let stored = members
@@ -112,4 +112,56 @@ impl Order {
             Some(gather) => (gather[row] != NO_ROW).then_some(gather[row] as usize),
         }
     }
+}
+
+impl Order {
+    /// Codes [k, n] as words.
+    pub(super) fn pack(&self, codes: &[u8], shape: QuantShape) -> Vec<u32> {
+        let columns = shape.n.next_multiple_of(TILE);
+        let mut words = vec![0u32; self.rows * columns / 32 * shape.bits as usize];
+        for row in 0..self.rows {
+            let Some(source) = self.source(row).filter(|&source| source < shape.k) else {
+                continue;
+            };
+            let codes = &codes[source * shape.n..(source + 1) * shape.n];
+            for (column, &code) in codes.iter().enumerate() {
+                let (at, shift) = code_at(row, column, self.rows, shape.bits);
+                words[at] |= u32::from(code) << shift;
+                if shift + shape.bits > 32 {
+                    words[at + 1] |= u32::from(code) >> (32 - shift);
+                }
+            }
+        }
+        words
+    }
+
+    /// Values [groups, n] of the source's groups to the places of the stored ones, `fill` where there is
+    /// no column.
+    pub(super) fn spread<T: Copy>(&self, values: &[T], n: usize, fill: T) -> Vec<T> {
+        let columns = n.next_multiple_of(TILE);
+        let mut places = vec![fill; self.sources.len() * columns];
+        for (stored, &source) in self.sources.iter().enumerate() {
+            for column in 0..n {
+                places[stored * columns + place(column)] = values[source as usize * n + column];
+            }
+        }
+        places
+    }
+}
+
+/// What [`Order::spread`] spread, where it came from.
+pub(super) fn gather<T: Copy>(
+    places: &[T],
+    sources: &[u32],
+    (groups, n): (usize, usize),
+    fill: T,
+) -> Vec<T> {
+    let columns = n.next_multiple_of(TILE);
+    let mut values = vec![fill; groups * n];
+    for (stored, &source) in sources.iter().enumerate() {
+        for column in 0..n {
+            values[source as usize * n + column] = places[stored * columns + place(column)];
+        }
+    }
+    values
 }

@@ -11,3 +11,4 @@ mod linear;
 mod round_trip;
 mod sizes;
 mod tiled;
+mod tiled_floats;

@@ -3,23 +3,33 @@
 use std::collections::BTreeMap;
 
 use flashcube_formats::*;
-use flashcube_reference::quant::tiled::Tiled;
+use flashcube_reference::quant::tiled::{Codes, Scales, Tiled};
 use half::f16;
 use proptest::prelude::*;
 
 use crate::round_trip::{any_group, weights};
 
-fn reference(linear: &QuantizedLinear) -> Vec<f64> {
+pub(crate) fn reference(linear: &QuantizedLinear) -> Vec<f64> {
     let used = linear.rows.div_ceil(linear.group) * linear.columns();
     let tiled = Tiled {
         bits: linear.shape.bits,
+        codes: match linear.code_type {
+            CodeType::Int => Codes::Int(linear.zeros.as_ref().map(|zeros| &zeros[..used])),
+            CodeType::E2M1 => Codes::E2M1,
+            CodeType::E4M3 => Codes::E4M3,
+            CodeType::Nf4 => Codes::Nf4,
+        },
         k: linear.shape.k,
         n: linear.shape.n,
         rows: linear.rows,
         group: linear.group,
         words: &linear.words,
-        scales: &linear.scales[..used],
-        zeros: linear.zeros.as_ref().map(|zeros| &zeros[..used]),
+        scales: match &linear.scales {
+            GroupScales::F16(scales) => Scales::F16(&scales[..used]),
+            GroupScales::E4M3(scales) => Scales::E4M3(&scales[..used]),
+            GroupScales::E8M0(scales) => Scales::E8M0(&scales[..used]),
+        },
+        factor: 1.0 / linear.divisor,
         gather: linear.gather.as_deref(),
     };
     tiled.dequantize().unwrap()
@@ -164,7 +174,9 @@ fn damage_is_named() {
         ("words", &|l| l.words.truncate(7)),
         ("words", &|l| l.group = 40),
         ("words", &|l| l.rows += 1),
-        ("scales", &|l| l.scales[3] = f16::NAN),
+        ("scales", &|l| {
+            l.scales = GroupScales::F16(vec![f16::NAN; l.scales.len()])
+        }),
         ("zeros", &|l| l.zeros.as_mut().unwrap()[5] = 16),
         ("gather", &|l| l.gather.as_mut().unwrap()[5] = 100),
         ("gather", &|l| l.gather.as_mut().unwrap().push(0)),

@@ -326,6 +326,7 @@ fn matmul_sizes() -> MatmulSizesCompilationArg {
         y_offset: (),
         y_row: (),
         bias_offset: (),
+        factor: (),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use flashcube_kernels::attention::{IssueOrder, LogitFeatures, MaskWidth, ScaledBy, Side};
 use flashcube_kernels::quant::{PackFormat, Packing, WeightTiles};
-use flashcube_kernels::{DType, MatmulPolicy, Policy, RoleSplit, TierName};
+use flashcube_kernels::{DType, MatmulPolicy, Policy, RoleSplit, ScaleType, TierName, WeightCodes};
 
 use super::{AttendProblem, ListedKernel, MatmulProblem, Problem};
 
@@ -324,8 +324,10 @@ fn merge(all: &mut Vec<ListedKernel>) {
 fn matmul(all: &mut Vec<ListedKernel>) {
     let plain = WeightTiles {
         bits: 4,
+        codes: WeightCodes::Int,
+        scales: ScaleType::F16,
         zeros: false,
-        halves: false,
+        groups: 1,
         gathered: false,
     };
     let zeros = WeightTiles {
@@ -336,10 +338,7 @@ fn matmul(all: &mut Vec<ListedKernel>) {
         gathered: true,
         ..zeros
     };
-    let halves = WeightTiles {
-        halves: true,
-        ..zeros
-    };
+    let halves = WeightTiles { groups: 2, ..zeros };
     let bits = |bits| WeightTiles { bits, ..zeros };
     let b3_gathered = WeightTiles {
         bits: 3,
@@ -384,7 +383,30 @@ fn matmul(all: &mut Vec<ListedKernel>) {
             }
         }
         add("b8_zeros", plane, dtype, 64, bits(8));
+        for (label, tiles) in floats(plain) {
+            for m in [8, 128] {
+                add(label, None, dtype, m, tiles);
+            }
+            add(label, plane, dtype, 64, tiles);
+        }
     }
+}
+
+/// The formats of small floats.
+fn floats(plain: WeightTiles) -> [(&'static str, WeightTiles); 4] {
+    let of = |codes, bits, scales, groups| WeightTiles {
+        codes,
+        bits,
+        scales,
+        groups,
+        ..plain
+    };
+    [
+        ("nf4", of(WeightCodes::Nf4, 4, ScaleType::F16, 1)),
+        ("fp8", of(WeightCodes::E4M3, 8, ScaleType::F16, 1)),
+        ("nvfp4", of(WeightCodes::E2M1, 4, ScaleType::E4M3, 4)),
+        ("mxfp4", of(WeightCodes::E2M1, 4, ScaleType::E8M0, 2)),
+    ]
 }
 
 fn dequantize(all: &mut Vec<ListedKernel>) {

@@ -4,11 +4,12 @@ use core::marker::PhantomData;
 
 use cubecl::prelude::*;
 
+use crate::attention::e4m3_value;
 use crate::launch::MatmulBlueprint;
 use crate::launch::MatmulFault;
 use crate::quant::{
-    Int4, Integers, Loader, MatmulRoles, MatmulSizes, MatmulTier, STEP, TILE, half_bits_to_f32,
-    multiply_blocks,
+    MatmulRoles, MatmulSizes, MatmulTier, STEP, ScaleType, TILE, e8m0_value, half_bits_to_f32,
+    multiply_blocks, number_of,
 };
 
 /// Where a unit finds its operands.
@@ -18,7 +19,7 @@ pub struct UnitMatmul<'a, E: Float> {
     pub x: &'a [E],
     /// Codes.
     pub words: &'a [u32],
-    /// f16 scales, two a word.
+    /// Scales, two or four a word.
     pub scales: &'a [u32],
     /// Zero points, four a word.
     pub zeros: &'a ComptimeOption<Box<[u32]>>,
@@ -39,15 +40,25 @@ pub struct UnitMatmul<'a, E: Float> {
 impl<'a, E: Float> UnitMatmul<'a, E> {
     /// Place of the column's scale or zero point of a group of k-block `j`.
     fn place(&self, j: u32, #[comptime] group: usize) -> usize {
-        let group = self.sizes.group_of(j, comptime!(group as u32));
+        let tiles = comptime!(self.blueprint.tiles);
+        let group = self
+            .sizes
+            .group_of(j, comptime!(group as u32).runtime(), tiles);
         let n = self.column;
         let within = n % 16u32 / 2u32 * 8u32 + n % 64u32 / 16u32 * 2u32 + n % 2u32;
         group as usize * (self.sizes.n_tiles * TILE) as usize + (n / TILE * TILE + within) as usize
     }
     fn scale(&self, j: u32, #[comptime] group: usize) -> f32 {
         let at = self.place(j, group);
-        let shift = (at % 2) as u32 * 16u32;
-        half_bits_to_f32((self.scales[at / 2] >> shift) & 0xFFFFu32)
+        let byte = (self.scales[at / 4] >> ((at % 4) as u32 * 8u32)) & 0xFFu32;
+        match comptime!(self.blueprint.tiles.scales) {
+            ScaleType::F16 => {
+                let shift = (at % 2) as u32 * 16u32;
+                half_bits_to_f32((self.scales[at / 2] >> shift) & 0xFFFFu32)
+            }
+            ScaleType::E4M3 => e4m3_value(byte),
+            ScaleType::E8M0 => e8m0_value(byte),
+        }
     }
     fn zero(&self, j: u32, #[comptime] group: usize) -> u32 {
         let at = self.place(j, group);
@@ -100,11 +111,11 @@ impl<'a, E: Float> UnitMatmul<'a, E> {
     }
 }
 
-/// The unit tier with codes of `L`.
-pub struct UnitTier<'a, E, L>(PhantomData<(&'a (), E, L)>);
+/// The unit tier.
+pub struct UnitTier<'a, E>(PhantomData<(&'a (), E)>);
 
 #[cube]
-impl<'a, E: Float, L: Loader> MatmulTier for UnitTier<'a, E, L> {
+impl<'a, E: Float> MatmulTier for UnitTier<'a, E> {
     type Ctx = UnitMatmul<'a, E>;
     type Block = u32;
     type Weights = Array<f32>;
@@ -117,6 +128,9 @@ impl<'a, E: Float, L: Loader> MatmulTier for UnitTier<'a, E, L> {
     fn begin(_ctx: &mut UnitMatmul<'a, E>, _start: u32, _end: u32) {}
     fn load(_ctx: &mut UnitMatmul<'a, E>, _j: u32, _end: u32) {}
     fn receive(_ctx: &mut UnitMatmul<'a, E>, _j: u32) {}
+    fn exists(_ctx: &UnitMatmul<'a, E>, #[comptime] _part: usize) -> bool {
+        true
+    }
     fn open(_ctx: &mut UnitMatmul<'a, E>, j: u32, #[comptime] _part: usize) -> u32 {
         j
     }
@@ -127,10 +141,11 @@ impl<'a, E: Float, L: Loader> MatmulTier for UnitTier<'a, E, L> {
         #[comptime] group: usize,
     ) -> Array<f32> {
         let zero = ctx.zero(*block, group);
+        let codes = comptime!(ctx.blueprint.tiles.codes);
         let mut weights = Array::<f32>::new(comptime!(STEP as usize));
         #[unroll]
         for row in 0..STEP {
-            weights[row as usize] = L::number(ctx.code(*block, step, row), zero);
+            weights[row as usize] = number_of(ctx.code(*block, step, row), zero, codes);
         }
         weights
     }
@@ -197,15 +212,11 @@ pub fn matmul_quantized_fma<E: Float>(
     #[comptime] blueprint: MatmulBlueprint,
     #[define(E)] _dtype: ElemType,
 ) {
-    if comptime!(blueprint.tiles.bits == 4) {
-        run_unit::<E, Int4>(x, words, scales, zeros, gather, bias, y, sizes, blueprint);
-    } else {
-        run_unit::<E, Integers>(x, words, scales, zeros, gather, bias, y, sizes, blueprint);
-    }
+    run_unit::<E>(x, words, scales, zeros, gather, bias, y, sizes, blueprint);
 }
 
 #[cube]
-fn run_unit<'a, E: Float, L: Loader>(
+fn run_unit<'a, E: Float>(
     x: &'a [E],
     words: &'a [u32],
     scales: &'a [u32],
@@ -245,7 +256,7 @@ fn run_unit<'a, E: Float, L: Loader>(
         }
         let tiles = comptime!(blueprint.tiles);
         let all = comptime!(MatmulRoles::ALL);
-        multiply_blocks::<UnitTier<'a, E, L>>(
+        multiply_blocks::<UnitTier<'a, E>>(
             &mut ctx,
             &mut sums,
             &mut acc,
@@ -260,7 +271,7 @@ fn run_unit<'a, E: Float, L: Loader>(
             let row = row0 + comptime!(r as u32);
             if row < sizes.m {
                 let at = sizes.y_offset + row as usize * sizes.y_row + column as usize;
-                y[at] = E::cast_from(acc[r] + added);
+                y[at] = E::cast_from(fma(acc[r], sizes.factor, added));
             }
         }
     }

@@ -3,6 +3,7 @@
 use cubecl::prelude::*;
 
 use crate::arch::hopper::ptx::{pack2, val};
+use crate::quant::{ScaleType, e8m0_value};
 
 /// `(word & mask) | magic` in one instruction, which the compiler makes two of [PTX 9.7.8.7].
 #[cube]
@@ -28,10 +29,37 @@ pub fn fma(a: u32, b: u32, c: u32, #[comptime] ty: &'static str) -> u32 {
     o
 }
 
+/// Bytes of (a, b), a's first; digit i of `selector` names that of byte i [PTX 9.7.9.7 prmt].
+#[cube]
+pub fn bytes(a: u32, b: u32, selector: u32) -> u32 {
+    let o: u32;
+    gpu_asm!("prmt.b32 {o}, {a}, {b}, {s};", o = out(_) o, a = in(_) val::<u32>(a), b = in(_) val::<u32>(b), s = in(_) val::<u32>(selector), options(pure, nomem));
+    o
+}
+
 /// (low, high) rounded to `ty`.
 #[cube]
 pub fn round(low: f32, high: f32, #[comptime] ty: &'static str) -> u32 {
     pack2(low, high, ty)
+}
+
+/// Scales of an even and an odd column in f32: two f16, or two bytes in the low half.
+#[cube]
+pub fn scales(pair: u32, #[comptime] ty: ScaleType) -> Vector<f32, Const<2>> {
+    match comptime!(ty) {
+        ScaleType::F16 => widen(pair),
+        ScaleType::E4M3 => {
+            // The code is an f16's but for 8 in the exponent.
+            let half = bytes(pair, 0u32.runtime(), 0x1404u32.runtime());
+            widen((half >> 1u32) & 0x3F80_3F80u32) * Vector::new(256.0f32)
+        }
+        ScaleType::E8M0 => {
+            let mut out = Vector::<f32, Const<2>>::zeroed();
+            out.insert(0usize, e8m0_value(pair & 0xFFu32));
+            out.insert(1usize, e8m0_value((pair >> 8u32) & 0xFFu32));
+            out
+        }
+    }
 }
 
 /// The two f16 of a register in f32.

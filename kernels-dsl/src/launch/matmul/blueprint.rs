@@ -5,7 +5,7 @@ use core::fmt;
 use crate::arch::hopper::HopperMatmulShape;
 use crate::arch::plane::PlaneMatmulShape;
 use crate::launch::{DType, TierName};
-use crate::quant::WeightTiles;
+use crate::quant::{ScaleType, WeightCodes, WeightTiles};
 
 /// What the caller wants of selection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -138,22 +138,33 @@ impl fmt::Display for MatmulBlueprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let WeightTiles {
             bits,
+            codes,
+            scales,
             zeros,
-            halves,
+            groups,
             gathered,
         } = self.tiles;
         let (tier, dtype) = (self.tier, self.dtype);
+        let codes = match codes {
+            WeightCodes::Int => "b",
+            WeightCodes::E2M1 => "e2m1-b",
+            WeightCodes::E4M3 => "e4m3-b",
+            WeightCodes::Nf4 => "nf4-b",
+        };
         let (rows, columns, depth) = (self.rows, self.columns, 64 * self.depth);
         write!(
             f,
-            "w4a16/{tier}/{dtype}/b{bits}/m{rows}xn{columns}xk{depth}"
+            "w4a16/{tier}/{dtype}/{codes}{bits}/m{rows}xn{columns}xk{depth}"
         )?;
         if self.stages > 0 {
             write!(f, "/st{}", self.stages)?;
         }
         let tags = [
             (zeros, "zeros"),
-            (halves, "g32"),
+            (groups == 2, "g32"),
+            (groups == 4, "g16"),
+            (scales == ScaleType::E4M3, "e4m3-scales"),
+            (scales == ScaleType::E8M0, "e8m0-scales"),
             (gathered, "gathered"),
             (!self.chunks && self.tier == TierName::Plane, "scalar-x"),
             (!self.chunks && self.tier == TierName::Hopper, "arranged-x"),

@@ -35,11 +35,12 @@ pub struct Multiplied {
     pub blueprint: Option<MatmulBlueprint>,
 }
 
-/// `y[m, n] = sum over k of x[m, k] * scale[g, n] * (code[k, n] - zero[g, n]) (+ bias[n])`.
+/// `y[m, n] = factor * sum over k of x[m, k] * scale[g, n] * number(code[k, n]) (+ bias[n])`, where an
+/// integer's number is code - zero[g, n], a float's its value ([`WeightCodes`](crate::WeightCodes)).
 ///
 /// x, bias and y in one dtype: f16 or bf16 on every tier, f32 on the unit tier. x has any row
-/// stride. Codes are multiplied as exact integers and summed in f32, a group's sum is scaled in f32
-/// and y is rounded once; m, n and k are any, 0 included.
+/// stride. Numbers are multiplied exactly (NF4's rounded to 16 bits on matrix units) and summed in f32, a
+/// group's sum is scaled in f32 and y is rounded once; m, n and k are any, 0 included.
 ///
 /// # Errors
 /// [`InvalidProblem`] for shapes that disagree, buffers too short and y that names an element

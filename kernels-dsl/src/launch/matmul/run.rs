@@ -54,7 +54,7 @@ impl MatmulCall<'_> {
             weights.k as u32,
             (weights.rows / TILE as usize) as u32,
             (weights.columns() / TILE as usize) as u32,
-            (group / 32).min(u32::MAX as usize) as u32,
+            (group / 16).min(u32::MAX as usize) as u32,
             m_blocks as u32,
             n_blocks as u32,
             self.splits as u32,
@@ -63,6 +63,7 @@ impl MatmulCall<'_> {
             out.offset,
             out.strides[0],
             self.bias.map_or(0, |bias| bias.offset),
+            weights.factor,
         )
     }
 

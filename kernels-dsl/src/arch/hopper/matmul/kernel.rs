@@ -8,7 +8,7 @@ use super::{HopperMatmul, HopperMatmulShape, HopperMatmulTier, NamedSums, ptx};
 use crate::arch::hopper::ptx as hopper;
 use crate::arch::plane::{address_of, global_addr};
 use crate::launch::MatmulBlueprint;
-use crate::quant::{Int4, Integers, Loader, MatmulRoles, MatmulSizes, multiply_blocks};
+use crate::quant::{MatmulRoles, MatmulSizes, multiply_blocks};
 
 /// y [m, n] = x [m, k] W (+ bias `[n]`) on the Hopper tier: persistent cubes take every
 /// CUBE_COUNT-th block of y and part of the rows of W. `sums` [blocks, splits, values, units] and
@@ -28,19 +28,13 @@ pub fn matmul_quantized_hopper<E: Float>(
     #[define(E)] _dtype: ElemType,
 ) {
     let map = tensor_map_address(x);
-    if comptime!(blueprint.tiles.bits == 4) {
-        run_hopper::<E, Int4>(
-            map, words, scales, zeros, bias, y, sums, counters, sizes, blueprint,
-        );
-    } else {
-        run_hopper::<E, Integers>(
-            map, words, scales, zeros, bias, y, sums, counters, sizes, blueprint,
-        );
-    }
+    run_hopper::<E>(
+        map, words, scales, zeros, bias, y, sums, counters, sizes, blueprint,
+    );
 }
 
 #[cube]
-fn run_hopper<'a, E: Float, L: Loader>(
+fn run_hopper<'a, E: Float>(
     x_map: u64,
     words: &[u32],
     scales: &[u32],
@@ -72,6 +66,7 @@ fn run_hopper<'a, E: Float, L: Loader>(
         row0: 0u32,
         n_tile: 0u32,
         wg: warpgroup.max(1u32) - 1u32,
+        parts: 0u32,
         shape,
     };
     let mut group = NamedSums {};
@@ -88,7 +83,7 @@ fn run_hopper<'a, E: Float, L: Loader>(
                 let unit = sizes.unit(position, 1u32);
                 ctx.visit(&unit);
                 let roles = comptime!(MatmulRoles::LOAD);
-                multiply_blocks::<HopperMatmulTier<'a, L>>(
+                multiply_blocks::<HopperMatmulTier<'a>>(
                     &mut ctx, &mut group, &mut acc, unit.start, unit.end, tiles, roles,
                 );
                 position += CUBE_COUNT as u32;
@@ -104,7 +99,7 @@ fn run_hopper<'a, E: Float, L: Loader>(
             ctx.visit(&unit);
             ptx::acc_zero(shape);
             let roles = comptime!(MatmulRoles::MULTIPLY);
-            multiply_blocks::<HopperMatmulTier<'a, L>>(
+            multiply_blocks::<HopperMatmulTier<'a>>(
                 &mut ctx, &mut group, &mut acc, unit.start, unit.end, tiles, roles,
             );
             store_block::<E>(&ctx, &unit, bias, y, sums, counters);

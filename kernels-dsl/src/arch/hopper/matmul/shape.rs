@@ -71,11 +71,11 @@ impl HopperMatmulShape {
     }
     /// Bytes of a row of scales of a stage.
     pub fn scale_row(self) -> u32 {
-        2 * self.columns()
+        self.tiles.scales.bytes() * self.columns()
     }
     /// Bytes from the start of a stage to its zero points.
     pub fn zeros_at(self) -> u32 {
-        self.scales_at() + self.tiles.groups() * self.scale_row()
+        self.scales_at() + self.tiles.groups * self.scale_row()
     }
     /// Bytes of a row of zero points of a stage.
     pub fn zero_row(self) -> u32 {
@@ -84,7 +84,7 @@ impl HopperMatmulShape {
     /// Bytes of a stage.
     pub fn stage_bytes(self) -> u32 {
         let zeros = match self.tiles.zeros {
-            true => self.tiles.groups() * self.zero_row(),
+            true => self.tiles.groups * self.zero_row(),
             false => 0,
         };
         (self.zeros_at() + zeros).next_multiple_of(1024)
@@ -92,7 +92,7 @@ impl HopperMatmulShape {
     /// Bytes that arrive for each column block of a stage.
     pub fn tile_arrival(self) -> u32 {
         let zeros = if self.tiles.zeros { TILE } else { 0 };
-        self.tiles.tile_bytes() + self.tiles.groups() * (2 * TILE + zeros)
+        self.tiles.tile_bytes() + self.tiles.groups * (self.tiles.scales.bytes() * TILE + zeros)
     }
     /// Bytes from the first stage to the barriers: full and empty of every stage.
     pub fn bars_at(self) -> u32 {

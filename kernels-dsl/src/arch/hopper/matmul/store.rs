@@ -86,8 +86,9 @@ fn store_columns<E: Float>(
                 let row = row0 + comptime!(8 * g + e);
                 if row < ctx.sizes.m {
                     let value = comptime!(part * shape.sum_registers() + 4 * g + e);
-                    let low = ptx::acc_get(value) + even;
-                    let high = ptx::acc_get(comptime!(value + 2)) + odd;
+                    let low = fma(ptx::acc_get(value), ctx.sizes.factor, even);
+                    let sum = ptx::acc_get(comptime!(value + 2));
+                    let high = fma(sum, ctx.sizes.factor, odd);
                     let at = first + row as usize * ctx.sizes.y_row;
                     if comptime!(shape.pairs) {
                         let pair = hopper::pack2(low, high, comptime!(shape.ty));

@@ -9,7 +9,7 @@ use super::{HopperMatmulShape, ptx};
 use crate::arch::hopper::operands::descriptor_k_major;
 use crate::arch::hopper::ptx as hopper;
 use crate::arch::plane::{load_word, pairs};
-use crate::quant::{Loader, MatmulSizes, MatmulTier, TILE, WorkUnit};
+use crate::quant::{MatmulSizes, MatmulTier, TILE, WorkUnit, fragment_of};
 
 /// Where the units of a cube find their operands.
 #[derive(CubeType)]
@@ -34,6 +34,8 @@ pub struct HopperMatmul<'a> {
     pub n_tile: u32,
     /// Consumer warpgroup.
     pub wg: u32,
+    /// Its column blocks that exist.
+    pub parts: u32,
     /// Comptime shape.
     #[cube(comptime)]
     pub shape: HopperMatmulShape,
@@ -45,6 +47,7 @@ impl<'a> HopperMatmul<'a> {
     pub(super) fn visit(&mut self, unit: &WorkUnit) {
         self.row0 = unit.m_block * comptime!(self.shape.rows);
         self.n_tile = unit.n_block * comptime!(self.shape.tiles_n());
+        self.parts = self.sizes.n_tiles - self.sizes.n_tiles.min(self.n_tile + self.wg * PARTS);
     }
     fn slot(&self) -> u32 {
         self.pos % comptime!(self.shape.stages)
@@ -63,7 +66,7 @@ impl<'a> HopperMatmul<'a> {
     }
 
     /// K-block `j` into the next stage, by one thread, once the consumers are done with what was in
-    /// it. Column blocks past the last do not come: what their stages hold is never stored.
+    /// it. Column blocks past the last do not come, and nobody multiplies them.
     fn load_block(&self, j: u32) {
         let shape = comptime!(self.shape);
         let (stage, full) = (self.stage(), self.full());
@@ -81,14 +84,19 @@ impl<'a> HopperMatmul<'a> {
                 ptx::bulk_load(words + comptime!(t * tile_bytes), from, tile_bytes, full);
             }
         }
+        let size = comptime!(shape.tiles.scales.bytes());
         #[unroll]
-        for half in 0..comptime!(shape.tiles.groups()) {
-            let row = self.sizes.group_of(j, half) as u64 * (self.sizes.n_tiles * TILE) as u64
-                + (self.n_tile * TILE) as u64;
-            let scales = stage + comptime!(shape.scales_at() + half * shape.scale_row());
-            ptx::bulk_load(scales, self.scales_from + row * 2u64, tiles * 128u32, full);
+        for part in 0..comptime!(shape.tiles.groups) {
+            let group = self
+                .sizes
+                .group_of(j, part.runtime(), comptime!(shape.tiles));
+            let row =
+                group as u64 * (self.sizes.n_tiles * TILE) as u64 + (self.n_tile * TILE) as u64;
+            let scales = stage + comptime!(shape.scales_at() + part * shape.scale_row());
+            let from = self.scales_from + row * size as u64;
+            ptx::bulk_load(scales, from, tiles * comptime!(64 * size), full);
             if comptime!(shape.tiles.zeros) {
-                let zeros = stage + comptime!(shape.zeros_at() + half * shape.zero_row());
+                let zeros = stage + comptime!(shape.zeros_at() + part * shape.zero_row());
                 ptx::bulk_load(zeros, self.zeros_from + row, tiles * 64u32, full);
             }
         }
@@ -101,7 +109,7 @@ impl<'a> HopperMatmul<'a> {
 pub struct HopperBlock {
     /// `[bits]`.
     pub words: Array<u32>,
-    /// `[groups]`: f16 scales of the even and the odd column.
+    /// `[groups]`: scales of the even and the odd column.
     pub scales: Array<u32>,
     /// `[groups]`: zero points of the even and the odd column.
     pub zeros: Array<u32>,
@@ -111,11 +119,11 @@ pub struct HopperBlock {
 #[derive(CubeType)]
 pub struct NamedSums {}
 
-/// The Hopper tier with codes of `L`.
-pub struct HopperMatmulTier<'a, L>(PhantomData<(&'a (), L)>);
+/// The Hopper tier.
+pub struct HopperMatmulTier<'a>(PhantomData<&'a ()>);
 
 #[cube]
-impl<'a, L: Loader> MatmulTier for HopperMatmulTier<'a, L> {
+impl<'a> MatmulTier for HopperMatmulTier<'a> {
     type Ctx = HopperMatmul<'a>;
     type Block = HopperBlock;
     type Weights = Vector<u32, Const<4>>;
@@ -134,9 +142,12 @@ impl<'a, L: Loader> MatmulTier for HopperMatmulTier<'a, L> {
         hopper::mbar_wait(ctx.full(), ctx.parity());
     }
 
+    fn exists(ctx: &HopperMatmul<'a>, #[comptime] part: usize) -> bool {
+        comptime!(part as u32) < ctx.parts
+    }
     fn open(ctx: &mut HopperMatmul<'a>, _j: u32, #[comptime] part: usize) -> HopperBlock {
         let shape = comptime!(ctx.shape);
-        let (groups, bits) = comptime!((shape.tiles.groups() as usize, shape.tiles.bits as usize));
+        let (groups, bits) = comptime!((shape.tiles.groups as usize, shape.tiles.bits as usize));
         let (lane, warp) = (UNIT_POS % 32u32, UNIT_POS % 128u32 / 32u32);
         let tile = ctx.wg * PARTS + comptime!(part as u32);
         let stage = ctx.stage();
@@ -152,13 +163,15 @@ impl<'a, L: Loader> MatmulTier for HopperMatmulTier<'a, L> {
         let mut zeros = Array::<u32>::new(groups);
         #[unroll]
         for g in 0..groups {
-            let row = comptime!(g as u32 * shape.scale_row() + shape.scales_at());
-            scales[g] = load_word(stage + row + column * 2u32);
+            let row = stage + comptime!(g as u32 * shape.scale_row() + shape.scales_at());
+            if comptime!(shape.tiles.scales.bytes() == 1) {
+                scales[g] = byte_pair(row + column, warp);
+            } else {
+                scales[g] = load_word(row + column * 2u32);
+            }
             if comptime!(shape.tiles.zeros) {
-                // A word holds the zero points of two warps.
-                let row = comptime!(g as u32 * shape.zero_row() + shape.zeros_at());
-                let word = load_word((stage + row + column) & 0xFFFF_FFFCu32);
-                zeros[g] = word >> (warp % 2u32 * 16u32);
+                let row = stage + comptime!(g as u32 * shape.zero_row() + shape.zeros_at());
+                zeros[g] = byte_pair(row + column, warp);
             }
         }
         HopperBlock {
@@ -176,15 +189,8 @@ impl<'a, L: Loader> MatmulTier for HopperMatmulTier<'a, L> {
     ) -> Vector<u32, Const<4>> {
         let tiles = comptime!(ctx.shape.tiles);
         let ty = comptime!(ctx.shape.ty);
-        let zeros = crate::arch::plane::column_zeros::<L>(&block.zeros, group, tiles, ty);
-        L::fragment(
-            &block.words,
-            &zeros,
-            0usize,
-            step,
-            comptime!(tiles.bits),
-            ty,
-        )
+        let zeros = crate::arch::plane::column_zeros(&block.zeros, group, tiles, ty);
+        fragment_of(&block.words, &zeros, 0usize, step, tiles, ty)
     }
 
     fn issue(
@@ -207,7 +213,7 @@ impl<'a, L: Loader> MatmulTier for HopperMatmulTier<'a, L> {
         #[comptime] part: usize,
         #[comptime] group: usize,
     ) {
-        let scale = pairs::widen(block.scales[group]);
+        let scale = pairs::scales(block.scales[group], comptime!(ctx.shape.tiles.scales));
         ptx::finish();
         ptx::rescale(
             scale.extract(0usize),
@@ -223,4 +229,10 @@ impl<'a, L: Loader> MatmulTier for HopperMatmulTier<'a, L> {
         }
         ctx.pos += 1u32;
     }
+}
+
+/// A byte of each of the lane's columns, the first of which is at `from`: a word holds those of two warps.
+#[cube]
+fn byte_pair(from: u32, warp: u32) -> u32 {
+    load_word(from & 0xFFFF_FFFCu32) >> (warp % 2u32 * 16u32)
 }

@@ -104,9 +104,10 @@ impl<'a> PlaneMatmul<'a> {
         for pass in 0..comptime!(shape.passes(scales)) {
             let chunk = UNIT_POS + comptime!(pass * units);
             if chunk < scales {
-                let bytes = comptime!(shape.columns * 2);
+                let size = comptime!(shape.tiles.scales.bytes());
+                let bytes = comptime!(shape.columns * size);
                 let to = stage + comptime!(shape.scales_at());
-                self.copy_columns(j, to, self.scales_from, chunk, bytes, 2u32);
+                self.copy_columns(j, to, self.scales_from, chunk, bytes, size);
             }
         }
         #[unroll]
@@ -155,14 +156,10 @@ impl<'a> PlaneMatmul<'a> {
         let shape = comptime!(self.shape);
         let row = chunk / comptime!(bytes / 16);
         let within = chunk % comptime!(bytes / 16) * 16u32;
-        let groups = comptime!(shape.tiles.groups());
+        let tiles = comptime!(shape.tiles);
+        let groups = comptime!(tiles.groups);
         let k_tile = j * comptime!(shape.planes_k) + row / groups;
-        let mut group = self.sizes.group_of(k_tile, 0u32);
-        if comptime!(groups == 2) {
-            if row % 2u32 == 1u32 {
-                group = self.sizes.group_of(k_tile, 1u32);
-            }
-        }
+        let group = self.sizes.group_of(k_tile, row % groups, tiles);
         let columns = self.sizes.n_tiles * TILE;
         let first = self.n_tile * comptime!(TILE * size) + within;
         let exists = first < columns * size;

@@ -8,7 +8,7 @@ use crate::arch::hopper::ptx as hopper;
 use crate::arch::plane::operands::keys_address;
 use crate::arch::plane::ptx as plane;
 use crate::launch::MatmulBlueprint;
-use crate::quant::{Int4, Integers, Loader, MatmulRoles, MatmulSizes, TILE, multiply_blocks};
+use crate::quant::{MatmulRoles, MatmulSizes, TILE, multiply_blocks};
 
 /// y [m, n] = x [m, k] W (+ bias `[n]`) on the plane tier: cube = one block of y over one part of the
 /// rows of W. `sums` [blocks, splits, rows, columns] and `counters` are used where there are splits;
@@ -29,20 +29,14 @@ pub fn matmul_quantized_plane<E: Float>(
     #[define(E)] _dtype: ElemType,
 ) {
     if CUBE_POS < sizes.m_blocks as usize * sizes.n_blocks as usize * sizes.splits as usize {
-        if comptime!(blueprint.tiles.bits == 4) {
-            run_plane::<E, Int4>(
-                x, words, scales, zeros, gather, bias, y, sums, counters, sizes, blueprint,
-            );
-        } else {
-            run_plane::<E, Integers>(
-                x, words, scales, zeros, gather, bias, y, sums, counters, sizes, blueprint,
-            );
-        }
+        run_plane::<E>(
+            x, words, scales, zeros, gather, bias, y, sums, counters, sizes, blueprint,
+        );
     }
 }
 
 #[cube]
-fn run_plane<'a, E: Float, L: Loader>(
+fn run_plane<'a, E: Float>(
     x: &'a [u16],
     words: &[u32],
     scales: &[u32],
@@ -90,7 +84,7 @@ fn run_plane<'a, E: Float, L: Loader>(
     for i in 0..fragments {
         acc[i] = Vector::<f32, Const<4>>::zeroed();
     }
-    multiply_blocks::<PlaneMatmulTier<'a, L>>(
+    multiply_blocks::<PlaneMatmulTier<'a>>(
         &mut ctx,
         &mut group,
         &mut acc,

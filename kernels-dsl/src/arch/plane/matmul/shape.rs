@@ -61,7 +61,7 @@ impl PlaneMatmulShape {
     }
     /// Rows of scales of a stage.
     pub fn scale_rows(self) -> u32 {
-        self.planes_k * self.tiles.groups()
+        self.planes_k * self.tiles.groups
     }
     /// Bytes of a stage of x.
     pub fn x_bytes(self) -> u32 {
@@ -77,7 +77,7 @@ impl PlaneMatmulShape {
     }
     /// Bytes of the scales of a stage.
     pub fn scale_bytes(self) -> u32 {
-        self.scale_rows() * self.columns * 2
+        self.scale_rows() * self.columns * self.tiles.scales.bytes()
     }
     /// Bytes of the zero points of a stage.
     pub fn zero_bytes(self) -> u32 {

@@ -69,7 +69,7 @@ pub(super) fn store_block<E: Float>(
                 };
                 let at = ctx.sizes.y_offset + row as usize * ctx.sizes.y_row + column as usize;
                 let added = bias_of::<E>(bias, ctx.sizes.bias_offset + column as usize);
-                y[at] = E::cast_from(sum + added);
+                y[at] = E::cast_from(fma(sum, ctx.sizes.factor, added));
             }
             i += comptime!(shape.units());
         }

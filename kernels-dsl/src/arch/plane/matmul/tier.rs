@@ -6,7 +6,7 @@ use cubecl::prelude::*;
 
 use super::{PlaneMatmulShape, ptx};
 use crate::arch::plane::{pairs, ptx as plane};
-use crate::quant::{ColumnZeros, Loader, MatmulSizes, MatmulTier};
+use crate::quant::{ColumnZeros, MatmulSizes, MatmulTier, fragment_of, zeros_of};
 
 /// Where the units of a cube find their operands.
 #[derive(CubeType)]
@@ -55,17 +55,17 @@ impl<'a> PlaneMatmul<'a> {
 pub struct PlaneBlock {
     /// [strips, bits].
     pub words: Array<u32>,
-    /// [groups, strips]: f16 scales of the even and the odd column.
+    /// [groups, strips]: scales of the even and the odd column.
     pub scales: Array<u32>,
     /// [groups, strips]: zero points of the even and the odd column.
     pub zeros: Array<u32>,
 }
 
-/// The plane tier with codes of `L`.
-pub struct PlaneMatmulTier<'a, L>(PhantomData<(&'a (), L)>);
+/// The plane tier.
+pub struct PlaneMatmulTier<'a>(PhantomData<&'a ()>);
 
 #[cube]
-impl<'a, L: Loader> MatmulTier for PlaneMatmulTier<'a, L> {
+impl<'a> MatmulTier for PlaneMatmulTier<'a> {
     type Ctx = PlaneMatmul<'a>;
     type Block = PlaneBlock;
     type Weights = Array<Vector<u32, Const<4>>>;
@@ -89,10 +89,14 @@ impl<'a, L: Loader> MatmulTier for PlaneMatmulTier<'a, L> {
         plane::copies_commit();
     }
     fn receive(_ctx: &mut PlaneMatmul<'a>, _j: u32) {}
+    /// Columns past the last one arrive as zeros.
+    fn exists(_ctx: &PlaneMatmul<'a>, #[comptime] _part: usize) -> bool {
+        true
+    }
 
     fn open(ctx: &mut PlaneMatmul<'a>, j: u32, #[comptime] _part: usize) -> PlaneBlock {
         let shape = comptime!(ctx.shape);
-        let (strips, groups) = comptime!((shape.strips() as usize, shape.tiles.groups() as usize));
+        let (strips, groups) = comptime!((shape.strips() as usize, shape.tiles.groups as usize));
         let bits = comptime!(shape.tiles.bits as usize);
         let stage = ctx.stage(j);
         let lane = UNIT_POS % 32u32;
@@ -117,20 +121,21 @@ impl<'a, L: Loader> MatmulTier for PlaneMatmulTier<'a, L> {
             let row = ctx.plane_k * comptime!(groups as u32) + comptime!(g as u32);
             let column =
                 row * comptime!(shape.columns) + tile_n * 64u32 + lane / 4u32 * 8u32 + strip * 2u32;
-            let scales_at = stage + comptime!(shape.scales_at()) + column * 2u32;
-            let zeros_at = stage + comptime!(shape.zeros_at()) + column;
-            #[unroll]
-            for s in 0..strips {
-                let at = comptime!(g * strips + s);
-                scales[at] = ptx::load_word(scales_at + comptime!(4 * s as u32));
-                if comptime!(shape.tiles.zeros) {
-                    // Strips start even: a word holds the zero points of two.
-                    if comptime!(s % 2 == 0) {
-                        zeros[at] = ptx::load_word(zeros_at + comptime!(2 * s as u32));
-                    } else {
-                        zeros[at] = zeros[comptime!(at - 1)] >> 16u32;
-                    }
+            let size = comptime!(shape.tiles.scales.bytes());
+            let scales_at = stage + comptime!(shape.scales_at()) + column * size;
+            let first = comptime!(g * strips);
+            if comptime!(size == 1) {
+                byte_pairs(&mut scales, scales_at, first, strips);
+            } else {
+                #[unroll]
+                for s in 0..strips {
+                    scales[comptime!(first + s)] =
+                        ptx::load_word(scales_at + comptime!(4 * s as u32));
                 }
+            }
+            if comptime!(shape.tiles.zeros) {
+                let zeros_at = stage + comptime!(shape.zeros_at()) + column;
+                byte_pairs(&mut zeros, zeros_at, first, strips);
             }
         }
         PlaneBlock {
@@ -148,14 +153,13 @@ impl<'a, L: Loader> MatmulTier for PlaneMatmulTier<'a, L> {
     ) -> Array<Vector<u32, Const<4>>> {
         let tiles = comptime!(ctx.shape.tiles);
         let strips = comptime!(ctx.shape.strips() as usize);
-        let bits = comptime!(tiles.bits);
         let ty = comptime!(ctx.shape.ty);
         let mut weights = Array::<Vector<u32, Const<4>>>::new(strips);
         #[unroll]
         for s in 0..strips {
-            let zeros = column_zeros::<L>(&block.zeros, comptime!(group * strips + s), tiles, ty);
-            let first = comptime!(s * bits as usize);
-            weights[s] = L::fragment(&block.words, &zeros, first, step, bits, ty);
+            let zeros = column_zeros(&block.zeros, comptime!(group * strips + s), tiles, ty);
+            let first = comptime!(s * tiles.bits as usize);
+            weights[s] = fragment_of(&block.words, &zeros, first, step, tiles, ty);
         }
         weights
     }
@@ -203,7 +207,8 @@ impl<'a, L: Loader> MatmulTier for PlaneMatmulTier<'a, L> {
         let row_tiles = comptime!(ctx.shape.row_tiles() as usize);
         #[unroll]
         for s in 0..strips {
-            let scale = pairs::widen(block.scales[comptime!(group * strips + s)]);
+            let pair = block.scales[comptime!(group * strips + s)];
+            let scale = pairs::scales(pair, comptime!(ctx.shape.tiles.scales));
             let (even, odd) = (scale.extract(0usize), scale.extract(1usize));
             #[unroll]
             for tile in 0..row_tiles {
@@ -223,7 +228,7 @@ impl<'a, L: Loader> MatmulTier for PlaneMatmulTier<'a, L> {
 
 /// Constants of the zero points at `at`, or of the middle where none are stored.
 #[cube]
-pub(in crate::arch) fn column_zeros<L: Loader>(
+pub(in crate::arch) fn column_zeros(
     zeros: &Array<u32>,
     #[comptime] at: usize,
     #[comptime] tiles: crate::quant::WeightTiles,
@@ -231,15 +236,25 @@ pub(in crate::arch) fn column_zeros<L: Loader>(
 ) -> ColumnZeros {
     if comptime!(tiles.zeros) {
         let pair = zeros[at];
-        L::zeros(
-            pair & 0xFFu32,
-            (pair >> 8u32) & 0xFFu32,
-            comptime!(tiles.bits),
-            ty,
-        )
+        zeros_of(pair & 0xFFu32, (pair >> 8u32) & 0xFFu32, tiles, ty)
     } else {
         let middle = comptime!(tiles.middle()).runtime();
-        L::zeros(middle, middle, comptime!(tiles.bits), ty)
+        zeros_of(middle, middle, tiles, ty)
+    }
+}
+
+/// A byte of the even and one of the odd column of every strip from `from` on: strips start even, and
+/// a word holds the bytes of two.
+#[cube]
+fn byte_pairs(to: &mut Array<u32>, from: u32, #[comptime] first: usize, #[comptime] strips: usize) {
+    #[unroll]
+    for s in 0..strips {
+        let at = comptime!(first + s);
+        if comptime!(s % 2 == 0) {
+            to[at] = ptx::load_word(from + comptime!(2 * s as u32));
+        } else {
+            to[at] = to[comptime!(at - 1)] >> 16u32;
+        }
     }
 }
 
