@@ -1,8 +1,10 @@
 use std::fmt;
 
 use cubecl::prelude::Client;
-use flashcube::{DType, LinearWeights, MatmulOptions, Tensor, matmul_quantized};
-use flashcube_formats::{FormatError, QuantizedLinear, input_divisor};
+use flashcube::{
+    DType, LinearWeights, MatmulOptions, ScaleType, Tensor, WeightCodes, matmul_quantized,
+};
+use flashcube_formats::{CodeType, FormatError, GroupScales, QuantizedLinear, input_divisor};
 use flashcube_models::{Linear, ModelError, QuantizedCheckpoint, Weights};
 
 use crate::elements::{download, upload};
@@ -33,7 +35,7 @@ impl PackedOnDevice {
     /// The linear `prefix` [k, n] of a checkpoint.
     ///
     /// # Errors
-    /// [`ModelError::Format`] for a linear that is not packed integers or has other sizes.
+    /// [`ModelError::Format`] for a linear that cannot be read or has other sizes.
     pub(crate) fn load(
         client: &Client,
         checkpoint: &QuantizedCheckpoint,
@@ -41,7 +43,7 @@ impl PackedOnDevice {
         [k, n]: [usize; 2],
         dtype: DType,
     ) -> Result<Self, ModelError> {
-        let packed = checkpoint.packed(prefix)?;
+        let packed = checkpoint.tiled(prefix)?;
         if (packed.shape.k, packed.shape.n) != (k, n) {
             return Err(ModelError::Format(FormatError::WrongShape {
                 tensor: format!("{prefix}.weight"),
@@ -55,7 +57,7 @@ impl PackedOnDevice {
             .transpose()?;
         Ok(Self {
             client: client.clone(),
-            weights: on_device(client, &QuantizedLinear::from_packed(&packed)?),
+            weights: on_device(client, &packed),
             bias: bias.map(|bias| upload(client, &bias, [n], dtype)),
             divisor: input_divisor(checkpoint.checkpoint(), prefix, k)?,
             dtype,
@@ -69,19 +71,26 @@ fn on_device(client: &Client, linear: &QuantizedLinear) -> LinearWeights {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         client.create_from_slice(&bytes)
     };
-    let scales: Vec<u8> = linear
-        .scales
-        .iter()
-        .flat_map(|scale| scale.to_le_bytes())
-        .collect();
     LinearWeights {
         bits: linear.shape.bits,
+        codes: match linear.code_type {
+            CodeType::Int => WeightCodes::Int,
+            CodeType::E2M1 => WeightCodes::E2M1,
+            CodeType::E4M3 => WeightCodes::E4M3,
+            CodeType::Nf4 => WeightCodes::Nf4,
+        },
+        scale_type: match linear.scales {
+            GroupScales::F16(_) => ScaleType::F16,
+            GroupScales::E4M3(_) => ScaleType::E4M3,
+            GroupScales::E8M0(_) => ScaleType::E8M0,
+        },
+        factor: 1.0 / linear.divisor,
         k: linear.shape.k,
         n: linear.shape.n,
         rows: linear.rows,
         group: linear.group,
         words: words(&linear.words),
-        scales: client.create_from_slice(&scales),
+        scales: client.create_from_slice(&linear.scales.to_bytes()),
         zeros: linear
             .zeros
             .as_ref()

@@ -17,7 +17,7 @@ use linear::PackedOnDevice;
 /// The decoder of a quantized model, its packed linears on a device, those left in floats on the host.
 ///
 /// # Errors
-/// [`Failure::Usage`] for a model that is not quantized to integers, or is no decoder.
+/// [`Failure::Usage`] for a model that is not quantized, or is no decoder.
 pub(crate) fn packed_decoder(model: &Model, client: &Client, dtype: DType) -> Result<Llama> {
     let Some(checkpoint) = model.quantized() else {
         let what = format!("{}: its linears are not quantized", model.path.display());

@@ -143,7 +143,11 @@ fn packed_linears_generate_what_dequantized_ones_do() {
     let scaled = [
         "--method", "awq", "--bits", "4", "--group", "32", "--format", "awq",
     ];
-    for (i, options) in [&symmetric[..], &ordered, &scaled].into_iter().enumerate() {
+    let floats = ["--method", "nvfp4"];
+    for (i, options) in [&symmetric[..], &ordered, &scaled, &floats]
+        .into_iter()
+        .enumerate()
+    {
         let out = folder.file(&format!("out{i}"));
         expect(0, &arguments(&model, &out, &text, options), "");
         for dtype in ["f32", "f16"] {

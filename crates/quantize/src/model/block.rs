@@ -57,6 +57,8 @@ pub(super) struct Seen<'a> {
     pub(super) x: &'a [f32],
     /// The same of the original model, where it runs beside.
     pub(super) original: Option<&'a [f32]>,
+    /// [tokens, n], how far what is added to the stage's output lies from the original's.
+    pub(super) residual: Vec<f32>,
     pub(super) held_out: bool,
 }
 
@@ -178,8 +180,12 @@ impl BlockRun<'_, '_, '_> {
         let mut original = original
             .map(|original| self.runner(original.weights, original.hidden))
             .transpose()?;
+        let residuals = self.architecture.stages(self.block);
+        let residuals: Vec<Option<usize>> = residuals.iter().map(|stage| stage.residual).collect();
         for (batch, held_out) in self.inputs.batches() {
+            // Inputs of the stages: the original's, and those that a residual brings again.
             let mut stages: Vec<Vec<f32>> = Vec::new();
+            let mut own: Vec<Vec<f32>> = Vec::new();
             let mut out = None;
             if let Some(original) = &mut original {
                 let keep = &mut |_: usize, x: &[f32]| {
@@ -190,10 +196,19 @@ impl BlockRun<'_, '_, '_> {
             }
             let x = runner.run(batch, self.attend, &mut |stage, x| {
                 let original = stages.get(stage).map(Vec::as_slice);
+                let mut residual = Vec::new();
+                if original.is_some() {
+                    own.push(x.to_vec());
+                    if let Some(at) = residuals[stage] {
+                        let pairs = stages[at].iter().zip(&own[at]);
+                        residual = pairs.map(|(original, own)| original - own).collect();
+                    }
+                }
                 watch(Seen {
                     stage,
                     x,
                     original,
+                    residual,
                     held_out,
                 })
             })?;

@@ -74,8 +74,8 @@ impl BlockRun<'_, '_, '_> {
         }
     }
 
-    /// b + mean(x0) W - mean(x) restored, where that is asked for: x0 is the original model's
-    /// input where that runs beside, else x.
+    /// b + mean(x0) W - mean(x) restored + mean(r0 - r), where that is asked for: x0 is the original
+    /// model's input where that runs beside, else x, and r what is added to the output.
     pub(super) fn correct_bias(
         &mut self,
         linear: &LinearShape,
@@ -91,6 +91,10 @@ impl BlockRun<'_, '_, '_> {
         let moved = moments.drift.as_ref().map(Drift::mean);
         let shift = moments.seen.mean_shift(weight, restored, moved);
         bias.iter_mut().zip(shift).for_each(|(b, by)| *b += by);
+        if let Some(drift) = &moments.drift {
+            let residual = bias.iter_mut().zip(drift.residual_mean());
+            residual.for_each(|(b, &by)| *b += by as f32);
+        }
         self.overlay.set(name, bias);
         Ok(())
     }

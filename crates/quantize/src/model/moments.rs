@@ -1,7 +1,7 @@
 //! What calibration keeps of a stage's inputs.
 
 use super::block::Seen;
-use crate::drift::{Drift, DriftSums};
+use crate::drift::{Drift, DriftSums, Pair};
 use crate::error::QuantizeError;
 use crate::hessian::{Calibration, Hessian};
 
@@ -49,8 +49,14 @@ impl Sums {
         self.seen.add(seen.x)?;
         match seen.original {
             Some(original) => {
-                let fresh = || DriftSums::new(self.seen.k());
-                self.drift.get_or_insert_with(fresh).add(seen.x, original)
+                let tokens = seen.x.len().checked_div(self.seen.k()).unwrap_or(0);
+                let n = seen.residual.len().checked_div(tokens).unwrap_or(0);
+                let fresh = || DriftSums::new(self.seen.k(), n);
+                self.drift.get_or_insert_with(fresh).add(Pair {
+                    x: seen.x,
+                    original,
+                    residual: &seen.residual,
+                })
             }
             None => Ok(()),
         }

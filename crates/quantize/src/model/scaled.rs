@@ -156,5 +156,6 @@ fn alone(linear: &LinearShape) -> Stage {
     Stage {
         linears: vec![linear.clone()],
         fold: Fold::Nowhere,
+        residual: None,
     }
 }

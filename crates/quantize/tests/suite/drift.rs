@@ -1,6 +1,6 @@
 //! Weights that take over what the layers before them got wrong.
 
-use flashcube_quantize::{Calibration, Drift, DriftSums, Hessian, QuantizeError, Weight};
+use flashcube_quantize::{Calibration, Drift, DriftSums, Hessian, Pair, QuantizeError, Weight};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rand_distr::StandardNormal;
@@ -13,13 +13,21 @@ fn normal(count: usize, seed: u64) -> Vec<f32> {
     (0..count).map(|_| random.sample(StandardNormal)).collect()
 }
 
+fn pair<'a>(x: &'a [f32], original: &'a [f32]) -> Pair<'a> {
+    Pair {
+        x,
+        original,
+        residual: &[],
+    }
+}
+
 fn moments(x: &[f32], original: &[f32]) -> (Hessian, Drift) {
-    let (mut calibration, mut sums) = (Calibration::new(K), DriftSums::new(K));
+    let (mut calibration, mut sums) = (Calibration::new(K), DriftSums::new(K, 0));
     // In two parts: sums do not depend on the cut.
     let cut = x.len() / 2 / K * K;
     for range in [0..cut, cut..x.len()] {
         calibration.add(&x[range.clone()]).unwrap();
-        sums.add(&x[range.clone()], &original[range]).unwrap();
+        sums.add(pair(&x[range.clone()], &original[range])).unwrap();
     }
     (calibration.finish(), sums.finish())
 }
@@ -79,6 +87,36 @@ fn what_is_linear_in_the_input_is_made_up_for() {
     assert!(moved(&near) < 0.3 * moved(&target));
 }
 
+/// What a residual lacks, as far as it is linear in the input, is added by the linear.
+#[test]
+fn what_the_residual_lacks_is_added() {
+    let (x, weight) = (normal(300 * K, 9), normal(K * N, 10));
+    let lacking: Vec<f32> = product(&x, &normal(K * N, 11))
+        .iter()
+        .map(|&y| y as f32)
+        .collect();
+    let (hessian, _) = moments(&x, &x);
+    let mut sums = DriftSums::new(K, N);
+    let residual = &lacking[..];
+    sums.add(Pair {
+        residual,
+        ..pair(&x, &x)
+    })
+    .unwrap();
+    let shape = Weight::new(&weight, K, N).unwrap();
+    let target = sums.finish().target(shape, &hessian, 1e-6).unwrap();
+    let exact = product(&x, &weight);
+    let wanted = exact.iter().zip(&lacking).map(|(y, r)| y + f64::from(*r));
+    let wanted: Vec<f64> = wanted.collect();
+    let (before, after) = (
+        distance(&wanted, &exact),
+        distance(&wanted, &product(&x, &target)),
+    );
+    assert!(before > 0.5 && after < 1e-4, "{before} {after}");
+    let short = sums.add(pair(&x, &x)).unwrap_err().to_string();
+    assert!(short.contains("residuals"), "{short}");
+}
+
 /// About the means, a constant shift is not the weight's to make up for.
 #[test]
 fn constant_shifts_are_left_to_the_bias() {
@@ -99,17 +137,20 @@ fn constant_shifts_are_left_to_the_bias() {
 
 #[test]
 fn bad_input_is_refused_and_dead_input_changes_nothing() {
-    let mut sums = DriftSums::new(K);
-    let refused = sums.add(&[0.0; K + 1], &[0.0; K + 1]).unwrap_err();
+    let mut sums = DriftSums::new(K, 0);
+    let refused = sums.add(pair(&[0.0; K + 1], &[0.0; K + 1])).unwrap_err();
     assert!(
         matches!(refused, QuantizeError::WrongLength { .. }),
         "{refused}"
     );
-    let refused = sums.add(&[0.0; 2 * K], &[0.0; K]).unwrap_err().to_string();
+    let refused = sums
+        .add(pair(&[0.0; 2 * K], &[0.0; K]))
+        .unwrap_err()
+        .to_string();
     assert!(refused.contains("original activations"), "{refused}");
     let mut nan = [0.0; K];
     nan[3] = f32::NAN;
-    let refused = sums.add(&[0.0; K], &nan).unwrap_err().to_string();
+    let refused = sums.add(pair(&[0.0; K], &nan)).unwrap_err().to_string();
     assert!(refused.contains("element 3: NaN"), "{refused}");
     let weight = normal(K * N, 8);
     let weight = Weight::new(&weight, K, N).unwrap();
