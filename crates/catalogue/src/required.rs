@@ -215,6 +215,7 @@ pub const FEATURES: [Features; 8] = [
             ("plane_pages", TierName::Plane),
             ("plane_e4m3", TierName::Plane),
             ("hopper", TierName::Hopper),
+            ("hopper_pages", TierName::Hopper),
         ],
     },
     Features {

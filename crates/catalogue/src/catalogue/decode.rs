@@ -284,15 +284,18 @@ fn device(attend: &Attend, splits: usize) -> Vec<(String, Decode)> {
 struct On {
     tier: TierName,
     feature: &'static str,
+    pages: &'static str,
 }
 
 const PLANE: On = On {
     tier: TierName::Plane,
     feature: "plane",
+    pages: "plane_pages",
 };
 const HOPPER: On = On {
     tier: TierName::Hopper,
     feature: "hopper",
+    pages: "hopper_pages",
 };
 
 fn matrix(on: On) -> Vec<Entry> {
@@ -343,15 +346,15 @@ fn matrix(on: On) -> Vec<Entry> {
     shared.retain(|(_, decode)| on.tier != TierName::Hopper || decode.attend.s_q == 1);
     problems.extend(named("cascade", shared));
     problems.extend(named("empty", empty(&sizes((8, 2), 1, 64, 64))));
-    // The Hopper tier is offered caches in one piece only.
-    problems.retain(|(_, _, decode)| on.tier == TierName::Plane || decode.page.is_none());
+    let list = pages(&plane, 5).into_iter();
+    problems.extend(list.map(|(detail, decode)| (on.pages, detail, decode)));
+    let list = device(&plane, 3).into_iter();
+    problems.extend(list.map(|(detail, decode)| (on.pages, format!("device_{detail}"), decode)));
+    // A box of the Hopper tier lies in one page, and its swizzle repeats every 8 rows.
+    let boxed =
+        |page: Option<usize>| on.tier == TierName::Plane || page.is_none_or(|page| page >= 8);
+    problems.retain(|(_, _, decode)| boxed(decode.page));
     if on.tier == TierName::Plane {
-        let list = pages(&plane, 5).into_iter();
-        problems.extend(list.map(|(detail, decode)| ("plane_pages", detail, decode)));
-        let list = device(&plane, 3).into_iter();
-        problems.extend(
-            list.map(|(detail, decode)| ("plane_pages", format!("device_{detail}"), decode)),
-        );
         for (d, detail) in [(128, "d128"), (64, "d64"), (80, "d80")] {
             let list = codes(&sizes((8, 2), 2, 260, d), 3).into_iter();
             let named = |(name, decode)| ("plane_e4m3", format!("{name}_{detail}"), decode);

@@ -17,6 +17,7 @@ mod warp;
 
 use std::collections::HashMap;
 
+pub(crate) use alu::{Alu, Kind};
 pub(crate) use op::*;
 pub(crate) use tensor::*;
 pub(crate) use ty::{Ty, zero_extend};

@@ -8,6 +8,7 @@ mod lanes;
 mod machine;
 mod mbarrier;
 mod memory;
+mod poison;
 mod products;
 mod schedule;
 mod step;

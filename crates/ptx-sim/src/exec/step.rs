@@ -36,7 +36,7 @@ impl Machine<'_> {
             return Ok(Flow::Next);
         }
         let uses = &kernel.uses[pc];
-        warp.readable(&uses.reads, active, &kernel.register_names)?;
+        warp.admit(&code.op, uses, active, &kernel.register_names)?;
         warp.writable(&uses.writes, &kernel.register_names)?;
         let flow = self.execute(warp, pc, active, group, &code.op)?;
         if !matches!(flow, Flow::Wait(_)) {

@@ -194,6 +194,10 @@ impl Warp {
         }
         *place = owner;
     }
+    /// Lanes that have written the register.
+    pub(super) fn written(&self, register: u32) -> u32 {
+        self.written[register as usize]
+    }
     pub(super) fn owner(&self, register: u32) -> Owner {
         self.owners[register as usize]
     }

@@ -30,12 +30,8 @@ pub(super) fn select_hopper(
             "d_v of the hopper tier",
         ],
     )?;
-    if key.features.codes.is_some() || key.features.page.is_some() {
-        return no(
-            "hopper tier's caches",
-            &"pages or codes",
-            &"one piece, 16-bit",
-        );
+    if key.features.codes.is_some() {
+        return no("hopper tier's caches", &"codes", &"16-bit");
     }
     if !key.tma {
         return no(
