@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use flashcube_models::Model;
 use flashcube_quantize::model::{Target, convert_model, dequantize_model};
+use serde::Serialize;
 
 use crate::failure::{Failure, Result};
 use crate::output;
@@ -13,6 +14,10 @@ use crate::output;
 /// any model, GGUF files too, as plain f32.
 #[derive(Debug, Args)]
 #[command(after_help = "\
+Examples:
+  flashcube convert OUT OUT2 --format compressed-tensors
+  flashcube convert model.gguf FLOATS --format f32 --json
+
 What a format cannot hold is refused: act-order outside gptq, other widths than 4 bits in awq and
 marlin, zero points in marlin, divisors of inputs outside flashcube.")]
 pub(crate) struct ConvertArgs {
@@ -28,6 +33,16 @@ pub(crate) struct ConvertArgs {
     /// Most megabytes of tensors in a file
     #[arg(long, default_value_t = 2000)]
     shard_mb: usize,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Json<'a> {
+    format: &'a str,
+    /// Of all tensors.
+    bytes: u64,
 }
 
 /// The format that is none.
@@ -55,6 +70,10 @@ pub(crate) fn run(args: &ConvertArgs) -> Result<()> {
 }
 
 fn written(args: &ConvertArgs, bytes: u64) -> Result<()> {
+    if args.json {
+        let format = &args.format;
+        return output::print_json(&Json { format, bytes });
+    }
     output::print(format_args!(
         "{}: {:.1} MB as {}\n",
         args.out.display(),

@@ -17,6 +17,7 @@ use serde::Serialize;
 use crate::attention;
 use crate::backend::{self, BackendName, Device};
 use crate::doctor::{self, Tool};
+use crate::elements;
 use crate::failure::{Failure, Result};
 use crate::output;
 use crate::probe::BackendReport;
@@ -136,10 +137,10 @@ fn unusable(error: DemoError) -> Failure {
 
 /// One attention of the model on a device.
 fn attend(client: &Client, call: &AttentionCall<'_, f32>) -> Result<Attended, String> {
-    let attended = attention::launch(client, call, call.k, call.v, call.s)?;
+    let attended = attention::launch(client, call)?;
     Ok(Attended {
-        out: attention::read(client, attended.out.handle)?,
-        lse: attention::read(client, attended.lse.handle)?,
+        out: elements::download(client, &attended.out)?,
+        lse: elements::download(client, &attended.lse)?,
         blueprint: match attended.blueprint {
             Some(blueprint) => blueprint.to_string(),
             None => "nothing to launch".to_owned(),

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 use flashcube_models::{Bert, Family, Model, ModelError};
-use flashcube_quantize::model::Texts;
+use flashcube_quantize::model::{Texts, sentences};
 use serde::Serialize;
 
-use crate::attention::GrowingCache;
+use crate::attention::attend;
 use crate::backend::{self, BackendName, Device};
 use crate::failure::{Failure, Result};
 use crate::output;
@@ -15,6 +15,10 @@ use crate::quantize::read_text;
 
 /// Compares a quantized encoder with its original: every pair of sentences of a text.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  flashcube drift ORIGINAL QUANTIZED                 lines of the last tenth of bootstrap's wiki text
+  flashcube drift ORIGINAL QUANTIZED lines.txt --sentences 50 --json")]
 pub(crate) struct DriftArgs {
     /// Folder of the original
     #[arg(value_name = "ORIGINAL")]
@@ -58,18 +62,13 @@ pub(crate) fn run(args: &DriftArgs) -> Result<()> {
         Some(_) => &text,
         None => Texts::split(&text).held_out,
     };
-    let lines: Vec<&str> = text
-        .lines()
-        .filter(|line| line.split(' ').count() > 5)
-        .collect();
-    let count = args.sentences.min(lines.len());
-    if count < 3 {
+    let sentences = sentences(text, args.sentences);
+    if sentences.len() < 3 {
         return Err(Failure::usage(
-            format!("{count} sentences of more than five words"),
+            format!("{} sentences of more than five words", sentences.len()),
             "at least 3 are needed",
         ));
     }
-    let sentences: Vec<&str> = (0..count).map(|i| lines[i * lines.len() / count]).collect();
     let backend = args.backend.map_or_else(BackendName::best, Ok)?;
     backend::prepare(&[backend])?;
     let device = backend.open()?;
@@ -103,12 +102,11 @@ fn embed(path: &PathBuf, sentences: &[&str], device: &Device) -> Result<(Vec<f32
         ));
     };
     let bert = Bert::<f32>::load(config.clone(), model.weights())?;
-    let mut cache = GrowingCache::new(&device.client);
     let mut all = Vec::new();
     for sentences in sentences.chunks(PER_BATCH) {
         let batch = model.tokenizer.encode(sentences)?;
         all.extend(bert.embed(&batch, |call| -> Result<_, ModelError> {
-            cache.attend(call)
+            attend(&device.client, &call)
         })?);
     }
     Ok((all, config.hidden_size))

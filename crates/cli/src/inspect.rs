@@ -13,6 +13,10 @@ use crate::output::{self, Table};
 /// Shows the tensors, metadata and quantization of a checkpoint, and checks every quantized linear.
 #[derive(Debug, Args)]
 #[command(after_help = "\
+Examples:
+  flashcube inspect OUT                              a model's folder
+  flashcube inspect model.gguf --json
+
 FILE is a safetensors file, an index, a model's folder, or a GGUF file. Exit 1 when a quantized
 linear cannot be read.")]
 pub(crate) struct InspectArgs {

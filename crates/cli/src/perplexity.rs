@@ -9,7 +9,7 @@ use flashcube_quantize::model::Texts;
 use indicatif::ProgressBar;
 use serde::Serialize;
 
-use crate::attention::GrowingCache;
+use crate::attention::attend;
 use crate::backend::{self, BackendName};
 use crate::failure::Result;
 use crate::output;
@@ -73,9 +73,9 @@ pub(crate) fn run(args: &PerplexityArgs) -> Result<()> {
     let backend = args.backend.map_or_else(BackendName::best, Ok)?;
     backend::prepare(&[backend])?;
     let device = backend.open()?;
-    let mut cache = GrowingCache::new(&device.client);
     let bar = ProgressBar::new((ids.len() / args.window.max(1)) as u64);
-    let attend = &mut |call: flashcube_models::AttentionCall<'_, f32>| cache.attend(call);
+    let attend =
+        &mut |call: flashcube_models::AttentionCall<'_, f32>| attend(&device.client, &call);
     let found = perplexity(&decoder, &ids, args.window, attend, |so_far| {
         bar.set_message(format!("{:.3}", so_far.value()));
         bar.inc(1);

@@ -58,6 +58,9 @@ pub struct Stage {
     pub linears: Vec<LinearShape>,
     /// Where a divisor of their input may go.
     pub fold: Fold,
+    /// The stage of the same block whose input is added to this one's output before anything reads
+    /// it; None where what is added, if anything, is no stage's input.
+    pub residual: Option<usize>,
 }
 
 /// A linear by name: its weight is `{name}.weight` [n, k].

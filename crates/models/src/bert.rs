@@ -279,23 +279,33 @@ impl Architecture for BertConfig {
         };
         let own = ["query", "key", "value"];
         let own = own.map(|part| linear(&format!("attention.self.{part}"), hidden, hidden));
-        let stage = |linears, fold| Stage { linears, fold };
+        let stage = |linears, fold, residual| Stage {
+            linears,
+            fold,
+            residual,
+        };
         vec![
             // The residual reads the same values: dividing them would change it.
-            stage(own.to_vec(), Fold::Nowhere),
+            stage(own.to_vec(), Fold::Nowhere, None),
             stage(
                 vec![linear("attention.output.dense", hidden, hidden)],
                 Fold::Rows {
                     linear: name("attention.self.value"),
                     rows: (0..hidden).collect(),
                 },
+                Some(0),
             ),
             stage(
                 vec![linear("intermediate.dense", hidden, wide)],
                 Fold::Nowhere,
+                None,
             ),
             // GELU(x / s) is not GELU(x) / s.
-            stage(vec![linear("output.dense", wide, hidden)], Fold::Nowhere),
+            stage(
+                vec![linear("output.dense", wide, hidden)],
+                Fold::Nowhere,
+                Some(2),
+            ),
         ]
     }
 

@@ -306,6 +306,7 @@ impl Architecture for LlamaConfig {
                     linear("self_attn.v_proj", hidden, shared),
                 ],
                 fold: norm("input_layernorm.weight"),
+                residual: None,
             },
             Stage {
                 linears: vec![linear("self_attn.o_proj", own, hidden)],
@@ -313,6 +314,7 @@ impl Architecture for LlamaConfig {
                     linear: name("self_attn.v_proj"),
                     rows: (0..own).map(value_row).collect(),
                 },
+                residual: None,
             },
             Stage {
                 linears: vec![
@@ -320,6 +322,7 @@ impl Architecture for LlamaConfig {
                     linear("mlp.up_proj", hidden, wide),
                 ],
                 fold: norm("post_attention_layernorm.weight"),
+                residual: None,
             },
             Stage {
                 linears: vec![linear("mlp.down_proj", wide, hidden)],
@@ -327,6 +330,7 @@ impl Architecture for LlamaConfig {
                     linear: name("mlp.up_proj"),
                     rows: (0..wide).collect(),
                 },
+                residual: None,
             },
         ]
     }

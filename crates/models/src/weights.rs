@@ -4,7 +4,8 @@
 use std::collections::{BTreeSet, HashMap};
 
 use flashcube_formats::{
-    Checkpoint, FormatError, Nvfp4Linear, PackedLinear, Packing, QuantConfig, input_divisor,
+    Checkpoint, FloatWeights, FormatError, Nvfp4Linear, PackedLinear, Packing, QuantConfig,
+    QuantizedLinear, input_divisor,
 };
 
 use crate::ModelError;
@@ -83,6 +84,20 @@ impl QuantizedCheckpoint {
     /// Those of [`PackedLinear::load`].
     pub fn packed(&self, prefix: &str) -> Result<PackedLinear, FormatError> {
         PackedLinear::load(&self.checkpoint, prefix, &self.config)
+    }
+
+    /// One quantized linear, of integers or NVFP4, in the order in which kernels read it.
+    ///
+    /// # Errors
+    /// Those of [`PackedLinear::load`], [`Nvfp4Linear::load`] and [`QuantizedLinear::new`].
+    pub fn tiled(&self, prefix: &str) -> Result<QuantizedLinear, FormatError> {
+        match self.config.packing {
+            Packing::Int(_) => QuantizedLinear::from_packed(&self.packed(prefix)?),
+            Packing::Nvfp4 => {
+                let weights = Nvfp4Linear::load(&self.checkpoint, prefix)?.unpack()?;
+                QuantizedLinear::from_floats(&FloatWeights::nvfp4(&weights)?)
+            }
+        }
     }
 
     /// Whether `{prefix}.weight` is a quantized linear.

@@ -83,6 +83,11 @@ impl Calibration {
         }
     }
 
+    /// Input channels.
+    pub fn k(&self) -> usize {
+        self.k
+    }
+
     /// Tokens added.
     pub fn tokens(&self) -> usize {
         self.tokens
@@ -198,13 +203,20 @@ impl Hessian {
         centered
     }
 
-    /// mean(x) (W - restored), `[n]`: what a bias must gain for the mean output to stay.
-    pub(crate) fn mean_shift(&self, weight: Weight<'_>, restored: &[f32]) -> Vec<f32> {
+    /// mean(x0) W - mean(x) restored, `[n]`: what a bias must gain for the mean output to stay.
+    /// `moved` is the mean of x0 - x, where x0 is another model's input.
+    pub(crate) fn mean_shift(
+        &self,
+        weight: Weight<'_>,
+        restored: &[f32],
+        moved: Option<&[f64]>,
+    ) -> Vec<f32> {
         let mut shift = vec![0.0f64; weight.n];
         for (row, &mean) in self.mean.iter().enumerate() {
+            let before = mean + moved.map_or(0.0, |moved| moved[row]);
             let restored = &restored[row * weight.n..(row + 1) * weight.n];
             for ((shift, w), q) in shift.iter_mut().zip(weight.row(row)).zip(restored) {
-                *shift += mean * (f64::from(*w) - f64::from(*q));
+                *shift += before * f64::from(*w) - mean * f64::from(*q);
             }
         }
         shift.into_iter().map(|value| value as f32).collect()

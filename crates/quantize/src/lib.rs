@@ -20,12 +20,14 @@
 
 mod awq;
 mod codebook;
+mod drift;
 mod error;
 mod factor;
 mod gptq;
 mod grid;
 mod hessian;
 pub mod model;
+mod order;
 mod rtn;
 mod weight;
 
@@ -35,6 +37,7 @@ pub use awq::{
 pub use codebook::{
     Mxfp4Weights, NF4, Nf4Weights, Round, ScaleRule, round_mxfp4, round_nf4, round_nvfp4,
 };
+pub use drift::{Drift, DriftSums, Pair};
 pub use error::QuantizeError;
 pub use gptq::{GptqLayer, GptqOptions, GroupFit, quantize_gptq};
 pub use grid::{ClipSearch, GridOptions, RangeRule};

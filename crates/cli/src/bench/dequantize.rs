@@ -11,9 +11,10 @@ use half::f16;
 use rayon::prelude::*;
 
 use super::check::worst_share;
-use super::draw::{decode, mix, normal};
+use super::draw::{mix, normal};
 use super::measure::{Checked, read};
 use super::{Bench, Case};
+use crate::elements::decode;
 use crate::failure::{Failure, Result};
 
 const FORMATS: [(&str, PackFormat, u32); 5] = [

@@ -6,9 +6,10 @@ use flashcube::{DType, HadamardOptions, Tensor, hadamard_transform};
 use flashcube_catalogue::{Array, Data, HadamardSizes, Task};
 
 use super::check::{sample, worst_share};
-use super::draw::{Drawn, decode, mix};
+use super::draw::{Drawn, mix};
 use super::measure::{Checked, read};
 use super::{Bench, Case};
+use crate::elements::decode;
 use crate::failure::{Failure, Result};
 
 /// (rows, n)

@@ -7,9 +7,10 @@ use flashcube::{DType, MergeOptions, Merged, Tensor, merge_partials};
 use flashcube_catalogue::{Array, MergeSizes, Task};
 
 use super::check::{sample, worst_share};
-use super::draw::{Drawn, decode};
+use super::draw::Drawn;
 use super::measure::{Checked, read};
 use super::{Bench, Case};
+use crate::elements::decode;
 use crate::failure::{Failure, Result};
 
 /// (partials, heads, rows, d_v) with one batch entry.

@@ -15,11 +15,12 @@ use rayon::prelude::*;
 use serde_json::{Value, json};
 
 use super::check::{sample, worst_share};
-use super::draw::{Drawn, decode, mix, normal};
+use super::draw::{Drawn, mix, normal};
 use super::flush::Flush;
 use super::measure::{Checked, Times, finite, judge, median, read, round, wait};
 use super::report::{BenchRow, Cell, OURS};
 use super::{Bench, peers::Implementation};
+use crate::elements::decode;
 use crate::failure::{Failure, Result};
 
 const ROUNDS: usize = 3;

@@ -10,7 +10,7 @@ use clap::{Args, ValueEnum};
 use flashcube_models::{Model, TokenBatch, texts_dir};
 use flashcube_quantize::model::{
     Method, ModelOptions, ModelReport, Progress, Target, Texts, Unfoldable, calibration_batches,
-    quantize_model,
+    quantize_model, sentence_batches,
 };
 use flashcube_quantize::{
     AwqOptions, ClipSearch, GptqOptions, GridOptions, GroupFit, QuantizeError,
@@ -18,7 +18,7 @@ use flashcube_quantize::{
 use indicatif::ProgressBar;
 use serde::Serialize;
 
-use crate::attention::GrowingCache;
+use crate::attention::attend;
 use crate::backend::{self, BackendName};
 use crate::failure::{Failure, Result};
 use crate::output;
@@ -64,7 +64,7 @@ pub(crate) struct QuantizeArgs {
     #[arg(long)]
     block_start_groups: bool,
     /// GPTQ: part of the mean diagonal that is added to the Hessian's
-    #[arg(long, default_value_t = 0.01)]
+    #[arg(long, default_value_t = 0.01, allow_negative_numbers = true)]
     damping: f64,
     /// GPTQ: the linears of a block see what they were, not what earlier ones became
     #[arg(long)]
@@ -72,6 +72,10 @@ pub(crate) struct QuantizeArgs {
     /// Biases take in the mean of each layer's output error
     #[arg(long)]
     bias_correction: bool,
+    /// Every linear aims at the original model's output, to make up for what those before it got
+    /// wrong; the original runs beside
+    #[arg(long)]
+    follow_original: bool,
     /// Search for smaller ranges (gptq, rtn; AWQ does unless --no-clip)
     #[arg(long, conflicts_with = "no_clip")]
     clip: bool,
@@ -99,6 +103,9 @@ pub(crate) struct QuantizeArgs {
     /// Tokens of a piece
     #[arg(long, default_value_t = 128)]
     length: usize,
+    /// Encoders: pieces are lines of more than five words, as sentences are encoded
+    #[arg(long, conflicts_with = "length")]
+    lines: bool,
     /// Pieces of the last tenth to measure errors on, which calibration does not see
     #[arg(long, default_value_t = 0)]
     held_out: usize,
@@ -148,7 +155,6 @@ pub(crate) fn run(args: &QuantizeArgs) -> Result<()> {
     let backend = args.backend.map_or_else(BackendName::best, Ok)?;
     backend::prepare(&[backend])?;
     let device = backend.open()?;
-    let mut cache = GrowingCache::new(&device.client);
     let bar = Bar::default();
     let report = quantize_model(
         &model,
@@ -156,7 +162,7 @@ pub(crate) fn run(args: &QuantizeArgs) -> Result<()> {
         &held_out,
         &args.out,
         &options,
-        &mut |call| cache.attend(call),
+        &mut |call| attend(&device.client, &call),
         &mut |progress| bar.show(progress),
     )?;
     bar.0.finish_and_clear();
@@ -221,6 +227,7 @@ impl QuantizeArgs {
         Ok(ModelOptions {
             true_sequential: !self.no_true_sequential,
             bias_correction: self.bias_correction,
+            follow_original: self.follow_original,
             unfoldable: match self.unfoldable {
                 UnfoldableName::Refuse => Unfoldable::Refuse,
                 UnfoldableName::Skip => Unfoldable::Skip,
@@ -235,7 +242,10 @@ impl QuantizeArgs {
         let text = read_text(self.calib.as_deref())?;
         let texts = Texts::split(&text);
         let pieces = |text, count| -> Result<Vec<TokenBatch>, QuantizeError> {
-            calibration_batches(model, text, count, self.length, PER_BATCH)
+            match self.lines {
+                true => sentence_batches(model, text, count, PER_BATCH),
+                false => calibration_batches(model, text, count, self.length, PER_BATCH),
+            }
         };
         let held_out = match self.held_out {
             0 => Vec::new(),

@@ -1,6 +1,7 @@
 //! The `flashcube` command as its users meet it: exit codes, help, JSON, files.
 
 mod bench;
+mod quantize;
 mod sanitize;
 
 use std::fs;
@@ -62,7 +63,7 @@ fn json(arguments: &[&str]) -> Value {
     serde_json::from_str(&text).unwrap_or_else(|e| panic!("{arguments:?}: {e}: {text}"))
 }
 
-const COMMANDS: [&str; 8] = [
+const COMMANDS: [&str; 14] = [
     "doctor",
     "demo",
     "verify",
@@ -71,6 +72,12 @@ const COMMANDS: [&str; 8] = [
     "bench",
     "compare",
     "sanitize",
+    "quantize",
+    "inspect",
+    "convert",
+    "perplexity",
+    "drift",
+    "generate",
 ];
 
 #[test]

@@ -206,6 +206,7 @@ mod tests {
                 linear: "qkv".to_owned(),
                 rows: vec![8, 9, 10, 11],
             },
+            residual: None,
         };
         let mut scaled = HashMap::from([("qkv".to_owned(), Scaled::plain(3, 12))]);
         let mut overlay = Overlay::new(model.weights());

@@ -9,9 +9,12 @@ mod block;
 mod convert;
 mod fold;
 mod hidden;
+mod linear;
+mod moments;
 mod options;
 mod report;
 mod run;
+mod scaled;
 mod text;
 mod work;
 
@@ -19,4 +22,4 @@ pub use convert::{convert_model, dequantize_model};
 pub use options::{Method, ModelOptions, Target, Unfoldable};
 pub use report::{HeldOut, LinearReport, ModelReport};
 pub use run::{Progress, quantize_model};
-pub use text::{Texts, calibration_batches};
+pub use text::{Texts, calibration_batches, sentence_batches, sentences};

@@ -159,6 +159,11 @@ pub struct ModelOptions {
     /// Biases, where linears have them, take in the mean of the output error (Nagel et al. 2019);
     /// weights are then judged by what remains.
     pub bias_correction: bool,
+    /// Every linear aims at the output of the original model's, not of its own on the input that
+    /// it gets: it takes over, as far as it can, what the linears before it got wrong
+    /// ([`Drift::target`](crate::Drift::target)). The original model runs beside. Not for AWQ, which
+    /// sees the inputs of a whole block before it changes any.
+    pub follow_original: bool,
     /// AWQ: scales that cannot be folded.
     pub unfoldable: Unfoldable,
     /// Most bytes of tensors in a file.
@@ -173,8 +178,23 @@ impl ModelOptions {
             target,
             true_sequential: true,
             bias_correction: false,
+            follow_original: false,
             unfoldable: Unfoldable::default(),
             shard_bytes: 2_000_000_000,
         }
+    }
+
+    /// Refuses what does not go together, before any work is done.
+    pub(super) fn check(&self) -> Result<(), QuantizeError> {
+        self.target.check(&self.method)?;
+        if self.follow_original && matches!(self.method, Method::Awq(_)) {
+            let limit = "gptq, rtn or nvfp4";
+            return Err(QuantizeError::unsupported(
+                "method that follows the original",
+                "awq",
+                limit,
+            ));
+        }
+        Ok(())
     }
 }

@@ -8,7 +8,7 @@ use flashcube_models::{Attend, Model, Overlay, Source, TokenBatch};
 use serde_json::{Value, json};
 
 use super::assembly::{Assembly, float_tensor, unchanged};
-use super::block::{BlockRun, Done, Inputs, Quantized};
+use super::block::{BlockRun, Done, Inputs, Original, Quantized};
 use super::hidden::HiddenWriter;
 use super::options::ModelOptions;
 use super::report::{LinearReport, ModelReport};
@@ -54,7 +54,7 @@ pub fn quantize_model(
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<ModelReport, QuantizeError> {
     let start = Instant::now();
-    options.target.check(&options.method)?;
+    options.check()?;
     let tokens: usize = calibration.iter().flat_map(|batch| &batch.lengths).sum();
     if tokens == 0 {
         return Err(QuantizeError::unsupported(
@@ -140,6 +140,7 @@ fn identity(model: &Model, inputs: &Inputs<'_>, options: &ModelOptions) -> Value
         "format": options.target.name(),
         "true_sequential": options.true_sequential,
         "bias_correction": options.bias_correction,
+        "follow_original": options.follow_original,
         "unfoldable": options.unfoldable,
     })
 }
@@ -180,21 +181,26 @@ impl Run<'_> {
         });
         let width = self.embed(first)?;
         for block in first..architecture.blocks() {
-            let hidden = self.work.hidden(block);
+            let [hidden, original] = [self.work.hidden(block), self.work.original(block)];
             let mut run = BlockRun {
                 architecture,
                 block,
                 options: self.options,
                 inputs: &self.inputs,
                 hidden: &hidden,
+                original: self.options.follow_original.then(|| Original {
+                    weights: self.model.weights(),
+                    hidden: match block {
+                        0 => &hidden,
+                        _ => &original,
+                    },
+                }),
                 width,
                 overlay: Overlay::new(self.model.weights()),
                 attend: &mut *attend,
             };
             let done = run.quantize(&mut |linear| progress(Progress::Linear(linear)))?;
-            let mut writer = HiddenWriter::create(&self.work.hidden(block + 1))?;
-            run.forward(&mut |_, _, _| Ok(()), &mut |x| writer.push(x))?;
-            writer.finish()?;
+            self.run_on(&mut run)?;
             let overlay = run.overlay;
             self.write_block(block, &done, &overlay)?;
             let reports: Vec<LinearReport> = done.into_iter().map(|linear| linear.report).collect();
@@ -202,6 +208,26 @@ impl Run<'_> {
             report.linears.extend(reports);
         }
         Ok(())
+    }
+
+    /// Writes what the next block reads.
+    fn run_on(&self, run: &mut BlockRun<'_, '_, '_>) -> Result<(), QuantizeError> {
+        let next = run.block + 1;
+        let mut writer = HiddenWriter::create(&self.work.hidden(next))?;
+        let mut original = match self.options.follow_original {
+            true => Some(HiddenWriter::create(&self.work.original(next))?),
+            false => None,
+        };
+        run.forward(&mut |_| Ok(()), &mut |x, beside| {
+            if let (Some(writer), Some(x)) = (&mut original, beside) {
+                writer.push(x)?;
+            }
+            writer.push(x)
+        })?;
+        if let Some(writer) = original {
+            writer.finish()?;
+        }
+        writer.finish()
     }
 
     /// Makes what block 0 reads, where that is the next one; the width of the activations.

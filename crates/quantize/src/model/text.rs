@@ -33,6 +33,46 @@ impl<'a> Texts<'a> {
     }
 }
 
+/// `count` lines of more than five words, spread evenly over the text: how a sentence encoder is
+/// used.
+///
+/// # Errors
+/// [`QuantizeError::Unsupported`] when the text has fewer, [`QuantizeError::Model`] when it cannot be
+/// tokenized or the model is a decoder, whose texts must be of one length.
+pub fn sentence_batches(
+    model: &Model,
+    text: &str,
+    count: usize,
+    per_batch: usize,
+) -> Result<Vec<TokenBatch>, QuantizeError> {
+    if !matches!(model.family, Family::Bert(_)) {
+        let limit = "an encoder";
+        return Err(QuantizeError::unsupported(
+            "model of sentences",
+            "a decoder",
+            limit,
+        ));
+    }
+    let sentences = sentences(text, count);
+    if count == 0 || sentences.len() < count {
+        let value = format!("{count} sentences of {}", sentences.len());
+        let limit = "at least 1 sentence, at most what the text holds";
+        return Err(QuantizeError::unsupported("calibration", value, limit));
+    }
+    let batch = |rows: &[&str]| Ok(model.tokenizer.encode(rows)?);
+    sentences.chunks(per_batch.max(1)).map(batch).collect()
+}
+
+/// At most `count` lines of more than five words, spread evenly over the text.
+pub fn sentences(text: &str, count: usize) -> Vec<&str> {
+    let lines: Vec<&str> = text
+        .lines()
+        .filter(|line| line.split(' ').count() > 5)
+        .collect();
+    let count = count.min(lines.len());
+    (0..count).map(|i| lines[i * lines.len() / count]).collect()
+}
+
 /// `sequences` pieces of `length` tokens, spread evenly over the text, in batches of `per_batch`:
 /// with the special tokens around each that an encoder was trained with, bare for a decoder.
 ///

@@ -56,6 +56,12 @@ impl WorkFolder {
         self.path.join(format!("hidden-{block:04}.f32"))
     }
 
+    /// What block `block` of the original model reads, where that runs beside; block 0 reads what
+    /// the quantized one does.
+    pub(super) fn original(&self, block: usize) -> PathBuf {
+        self.path.join(format!("original-{block:04}.f32"))
+    }
+
     /// The tensors of a finished block.
     pub(super) fn tensors(&self, block: usize) -> PathBuf {
         self.path.join(format!("block-{block:04}.safetensors"))
@@ -78,8 +84,12 @@ impl WorkFolder {
     ) -> Result<(), QuantizeError> {
         save_json(self.report(block), &json!(reports))?;
         // Only a later block's inputs are needed from now on.
-        let read = self.hidden(block);
-        fs::remove_file(&read).map_err(QuantizeError::io(&read))
+        for read in [self.hidden(block), self.original(block)] {
+            if read.exists() {
+                fs::remove_file(&read).map_err(QuantizeError::io(&read))?;
+            }
+        }
+        Ok(())
     }
 
     /// The reports of a block, if it is finished.

@@ -2,6 +2,7 @@
 
 mod awq;
 mod codebook;
+mod drift;
 mod gptq;
 mod layer;
 mod model;

@@ -151,13 +151,57 @@ fn bias_correction_brings_the_encoder_closer() {
     }
 }
 
+/// Aiming at the original's outputs, the quantized encoder ends up closer to it.
+#[test]
+fn following_the_original_brings_the_encoder_closer() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = tiny::bert(&folder.path().join("bert"));
+    let following = |method| ModelOptions {
+        bias_correction: true,
+        follow_original: true,
+        ..options(method, "flashcube")
+    };
+    for (i, method) in [gptq(3), Method::Rtn(grid(3, false))]
+        .into_iter()
+        .enumerate()
+    {
+        let following = following(method);
+        let plain = ModelOptions {
+            follow_original: false,
+            ..following
+        };
+        let run = |options: &ModelOptions, name: &str| {
+            let out = folder.path().join(format!("{i}-{name}"));
+            quantize(&model, &out, options).unwrap();
+            distance(&states(&model), &states(&Model::open(&out).unwrap()))
+        };
+        let (before, after) = (run(&plain, "plain"), run(&following, "following"));
+        assert!(after < before, "{}: {before} {after}", method.name());
+    }
+    let out = folder.path().join("awq");
+    let refused = quantize(&model, &out, &following(awq(3))).unwrap_err();
+    assert!(
+        refused.to_string().contains("follows the original is awq"),
+        "{refused}"
+    );
+    assert!(!out.exists());
+}
+
 #[test]
 fn interrupted_runs_go_on_and_give_the_same_bytes() {
+    for follow_original in [false, true] {
+        check_interrupted(&ModelOptions {
+            follow_original,
+            ..options(gptq(4), "gptq_v2")
+        });
+    }
+}
+
+fn check_interrupted(options: &ModelOptions) {
     let folder = tempfile::tempdir().unwrap();
     let model = tiny::llama(&folder.path().join("llama"), 3);
     let (whole, pieces) = (folder.path().join("whole"), folder.path().join("pieces"));
-    let options = options(gptq(4), "gptq_v2");
-    quantize(&model, &whole, &options).unwrap();
+    quantize(&model, &whole, options).unwrap();
 
     let seen = tiny::texts(6, 1);
     let held_out = tiny::texts(2, 2);
@@ -174,14 +218,14 @@ fn interrupted_runs_go_on_and_give_the_same_bytes() {
             &seen,
             &held_out,
             &pieces,
-            &options,
+            options,
             &mut broken,
             &mut |_| (),
         );
         assert!(run.unwrap_err().to_string().contains("the power went"));
         assert!(!pieces.join("config.json").exists() && !pieces.join("model.safetensors").exists());
     }
-    let mut other = options;
+    let mut other = *options;
     other.true_sequential = false;
     let refused = quantize(&model, &pieces, &other).unwrap_err().to_string();
     assert!(refused.contains("true_sequential differs"), "{refused}");
@@ -192,7 +236,7 @@ fn interrupted_runs_go_on_and_give_the_same_bytes() {
         &seen,
         &held_out,
         &pieces,
-        &options,
+        options,
         &mut tiny::attend,
         &mut |progress| {
             if let Progress::Start {

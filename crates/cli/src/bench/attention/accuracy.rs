@@ -8,10 +8,11 @@ use flashcube_reference::Tensor4;
 use flashcube_reference::attention::{Options, forward};
 
 use super::super::Bench;
-use crate::bench::draw::{Drawn, decode, normal, with_outliers};
+use crate::bench::draw::{Drawn, normal, with_outliers};
 use crate::bench::measure::{finite, read};
 use crate::bench::peers::Peers;
 use crate::bench::report::{Accuracy, OURS};
+use crate::elements::decode;
 use crate::failure::{Failure, Result};
 
 /// [b, h, s, d] on the host's cores and on a GPU.

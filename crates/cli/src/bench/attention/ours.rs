@@ -14,8 +14,9 @@ use flashcube_catalogue::{Array, Attend, Decode, Task};
 
 use super::problem::{AttendProblem, Cache, Form};
 use crate::bench::check::{sample, worst_share};
-use crate::bench::draw::{Drawn, decode};
+use crate::bench::draw::Drawn;
 use crate::bench::measure::{Checked, read};
+use crate::elements::decode;
 use crate::failure::{Failure, Result};
 
 /// Order of the axes of q, k, v and out in memory.
