@@ -5,7 +5,7 @@ use flashcube::*;
 use flashcube_catalogue::{Inputs, Operands, Outputs, Task, check, problem};
 use flashcube_reference::quant::direct::WeightFormat;
 use flashcube_reference::quant::operand::{self, round_columns, round_rows};
-use flashcube_reference::{self as reference, Encoding, Options, Tensor4};
+use flashcube_reference::{self as reference, Options, Tensor4};
 
 const NVFP4: OperandFormat = OperandFormat::Nvfp4 { exponent: 0 };
 const MXFP4: OperandFormat = OperandFormat::Mxfp4(ScaleRule::Ceil);
