@@ -292,6 +292,18 @@ fn selection_refuses_blocks_that_cut_groups_and_tiers_without_encoded_weights() 
     assert_eq!(with(None, None).unwrap().tier, TierName::Plane);
     let refused = with(Some(TierName::Hopper), None).unwrap_err();
     assert_eq!(refused.limit, "hopper tier's weights");
+    let refused = select_attend(
+        &key,
+        &Caps {
+            sm: Some(100),
+            ..card.clone()
+        },
+        &Policy {
+            tier: Some(TierName::Blackwell),
+            ..Policy::default()
+        },
+    );
+    assert_eq!(refused.unwrap_err().limit, "blackwell tier's weights");
     assert!(with(Some(TierName::Plane), Some((64, 48))).is_ok());
     let mxfp4 = AttendKey {
         features: attention::LogitFeatures {

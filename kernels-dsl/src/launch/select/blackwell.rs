@@ -41,6 +41,9 @@ pub(super) fn select_blackwell(
             &"one piece, 16-bit",
         );
     }
+    if key.features.weights.encoded() {
+        return no("blackwell tier's weights", &"e4m3 or e2m1", &"16-bit");
+    }
     if !key.tma {
         let strides = "16-byte strides and start";
         return no("TMA addressing", &strides, &"other strides");
