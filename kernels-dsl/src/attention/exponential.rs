@@ -48,7 +48,9 @@ impl Exponential for Dyadic {
         core::f32::consts::LOG2_E
     }
     fn exp(x: f32) -> f32 {
-        let bounded = x.max(-126.0f32).min(127.0f32);
+        // No clamp: NaN becomes the lower end.
+        let above = x.max(-126.0f32);
+        let bounded = above.min(127.0f32);
         let whole = bounded.floor();
         let part = (bounded - whole) * core::f32::consts::LN_2;
         // An exponential of 0 need not be 1 on every backend.

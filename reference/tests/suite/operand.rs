@@ -12,6 +12,11 @@ const FORMATS: [OperandFormat; 3] = [
     OperandFormat::Mxfp8(ScaleRule::Floor),
 ];
 
+/// One sequence.
+fn one(range: std::ops::Range<usize>) -> Vec<std::ops::Range<usize>> {
+    vec![range]
+}
+
 #[test]
 fn rows_end_in_zeros_up_to_four_groups() {
     let x = Random::new(1).tensor([1, 1, 3, 40]);
@@ -34,7 +39,7 @@ fn values_of_few_bits_are_kept() {
     });
     for format in FORMATS {
         assert!(round_rows(&x, format).unwrap() == x);
-        assert!(round_columns(&x, &[vec![0..72]], format).unwrap() == x);
+        assert!(round_columns(&x, &[one(0..72)], format).unwrap() == x);
     }
 }
 
@@ -49,10 +54,10 @@ fn a_group_never_crosses_into_the_next_sequence() {
         let cut = [vec![0..20, 20..20, 20..61]];
         let [plain, large] = [&x, &scaled].map(|x| round_columns(x, &cut, format).unwrap());
         assert_close(&plain.data[..60], &large.data[..60], 0.0);
-        let whole = round_columns(&scaled, &[vec![0..61]], format).unwrap();
+        let whole = round_columns(&scaled, &[one(0..61)], format).unwrap();
         assert_ne!(whole.data[..60], plain.data[..60]);
         // Rows of no sequence are 0.
-        let short = round_columns(&x, &[vec![0..20]], format).unwrap();
+        let short = round_columns(&x, &[one(0..20)], format).unwrap();
         assert_close(&short.data[..60], &plain.data[..60], 0.0);
         assert!(short.data[60..].iter().all(|&x| x == 0.0));
     }
@@ -83,5 +88,5 @@ fn scales_lie_in_tiles_of_128_rows_by_4_groups() {
 #[test]
 fn a_tensor_has_a_list_of_sequences_for_every_batch_entry() {
     let x = Tensor4::zeros([2, 1, 4, 4]);
-    assert!(round_columns(&x, &[vec![0..4]], FORMATS[0]).is_err());
+    assert!(round_columns(&x, &[one(0..4)], FORMATS[0]).is_err());
 }

@@ -13,6 +13,11 @@ use super::options::{Method, ModelOptions};
 use super::report::LinearReport;
 use crate::error::QuantizeError;
 
+/// Sees the input of a stage.
+type Observe<'a> = dyn FnMut(usize, &[f32]) -> Result<(), QuantizeError> + 'a;
+/// Sees what comes out of a block, and out of the original one.
+type Compare<'a> = dyn FnMut(&[f32], Option<&[f32]>) -> Result<(), QuantizeError> + 'a;
+
 /// A linear's new weight.
 pub(super) enum Quantized {
     Int(IntWeights),
@@ -99,7 +104,7 @@ impl Runner {
         &mut self,
         batch: &TokenBatch,
         attend: &mut Attend<'_>,
-        observe: &mut dyn FnMut(usize, &[f32]) -> Result<(), QuantizeError>,
+        observe: &mut Observe<'_>,
     ) -> Result<Vec<f32>, QuantizeError> {
         let tokens: usize = batch.lengths.iter().sum();
         let x = self.hidden.next(tokens * self.width)?;
@@ -173,7 +178,7 @@ impl BlockRun<'_, '_, '_> {
     pub(super) fn forward(
         &mut self,
         watch: &mut Watch<'_>,
-        each: &mut dyn FnMut(&[f32], Option<&[f32]>) -> Result<(), QuantizeError>,
+        each: &mut Compare<'_>,
     ) -> Result<(), QuantizeError> {
         let mut runner = self.runner(&self.overlay, self.hidden)?;
         let original = self.original.as_ref();

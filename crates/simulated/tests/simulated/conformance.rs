@@ -20,6 +20,15 @@ pub(crate) const TESTS: &[Named] = &[
     ("hopper_forward_at_random_moments", || {
         all_pass(Arch::Sm90a, Schedule::Random(1), &HOPPER[..1]);
     }),
+    ("plane_products_on_sm_80", || {
+        all_pass(Arch::Sm80, Schedule::Latest, &PLANE_PRODUCTS);
+    }),
+    ("hopper_products_on_sm_90a", || {
+        all_pass(Arch::Sm90a, Schedule::Latest, &HOPPER_PRODUCTS);
+    }),
+    ("hopper_pages_at_random_moments", || {
+        all_pass(Arch::Sm90a, Schedule::Random(1), &HOPPER_PAGES);
+    }),
     ("blackwell_forward_at_random_moments", || {
         all_pass(Arch::Sm100a, Schedule::Random(1), &BLACKWELL);
     }),
@@ -43,6 +52,24 @@ const HOPPER: [&str; 3] = [
     "attend_forward/hopper/q193xkv130/bf16",
     "attend_forward/hopper/q66xkv0/bf16",
     "attend_forward/hopper/causal_bottom_right_q129xkv300/f16",
+];
+const PLANE_PRODUCTS: [&str; 5] = [
+    "w4a16/plane/m9n127k1024g128_zeros/f16",
+    "w4a16/plane/nf4_m2/bf16",
+    "w4a16/plane/fp8_m40/f16",
+    "w4a16/plane/nvfp4_m40/bf16",
+    "w4a16/plane/mxfp4_m2/f16",
+];
+const HOPPER_PRODUCTS: [&str; 5] = [
+    "w4a16/hopper/m17n200k208g128_zeros/f16",
+    "w4a16/hopper/nf4_m40/f16",
+    "w4a16/hopper/fp8_m2/bf16",
+    "w4a16/hopper/nvfp4_m40/f16",
+    "w4a16/hopper/mxfp4_m40/bf16",
+];
+const HOPPER_PAGES: [&str; 2] = [
+    "attend_decode/hopper_pages/device_pages16/bf16",
+    "attend_decode/hopper_pages/device_pages64/f16",
 ];
 const BLACKWELL: [&str; 2] = [
     "attend_forward/blackwell/q193xkv130/bf16",
