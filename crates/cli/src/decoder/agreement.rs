@@ -11,7 +11,7 @@ use crate::elements::rounded;
 use crate::failure::Result;
 
 /// How a decoder on a device and the same in dequantized f32 judged the same text, step by step.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Agreement {
     /// Tokens chosen, by the f32 run.
     pub(crate) ids: Vec<u32>,
@@ -78,9 +78,9 @@ impl<'a> Reader<'a> {
 
 /// Reads `prompt` and `tokens` greedy tokens of the dequantized f32 run with both decoders.
 ///
-/// A step's bound is that of docs/numerics.md: twice the difference that the types alone make (f32
-/// arithmetic, the input and output of every linear and attention held as `dtype`), and a floor for
-/// f32 sums in another order.
+/// A step's bound is that of docs/numerics.md: twice the largest difference that the types alone make
+/// at any step (f32 arithmetic, the input and output of every linear and attention held as `dtype`),
+/// and a floor for f32 sums in another order.
 ///
 /// # Errors
 /// Those of [`packed_decoder`] and of the runs.
@@ -110,26 +110,19 @@ pub(crate) fn agreement(
         .as_ref()
         .map(|held| Reader::new(held, attention(DType::F32), Some(dtype)));
     let floor = floor(&floats);
-    let mut found = Agreement {
-        ids: Vec::new(),
-        agreeing: 0,
-        difference: None,
-        largest: 0.0,
-        share: 0.0,
-        passed: true,
-    };
+    let (mut found, mut steps, mut types) = (Agreement::default(), Vec::new(), 0f64);
     let mut next = prompt.to_vec();
     while found.ids.len() < tokens {
         let (got, expected) = (ours.read(&next)?, theirs.read(&next)?);
-        let rounding = match &mut ideal {
-            Some(ideal) => largest(&ideal.read(&next)?, &expected),
-            None => 0.0,
-        };
-        let scale = expected
-            .iter()
-            .fold(0f64, |max, x| max.max(f64::from(x.abs())));
-        next = vec![found.step(&got, &expected, 2.0 * rounding + floor * scale)];
+        if let Some(ideal) = &mut ideal {
+            types = types.max(largest(&ideal.read(&next)?, &expected));
+        }
+        let scale = |max: f64, x: &f32| max.max(f64::from(x.abs()));
+        let sums = floor * expected.iter().fold(0.0, scale);
+        steps.push((largest(&got, &expected), sums));
+        next = vec![found.step(&got, &expected)];
     }
+    found.judge(&steps, types);
     Ok(found)
 }
 
@@ -144,29 +137,35 @@ fn floor(model: &Llama) -> f64 {
 
 impl Agreement {
     /// Takes in the logits of one step; the token to go on with.
-    fn step(&mut self, got: &[f32], expected: &[f32], bound: f64) -> u32 {
-        let largest = largest(got, expected);
+    fn step(&mut self, got: &[f32], expected: &[f32]) -> u32 {
         let [chosen, wanted] = [got, expected].map(|logits| Sampler::greedy().choose(logits));
-        let share = if largest > 0.0 { largest / bound } else { 0.0 };
-        self.largest = self.largest.max(largest);
-        self.share = self.share.max(share);
-        self.passed &= largest <= bound;
         if chosen == wanted {
             self.agreeing += 1;
         } else if self.difference.is_none() {
             let logit = |id: u32| f64::from(expected[id as usize]);
-            let gap = logit(wanted) - logit(chosen);
-            self.passed &= gap < 2.0 * largest;
             self.difference = Some(Difference {
                 step: self.ids.len(),
                 chosen,
                 expected: wanted,
-                gap,
-                largest,
+                gap: logit(wanted) - logit(chosen),
+                largest: largest(got, expected),
             });
         }
         self.ids.push(wanted);
         wanted
+    }
+
+    /// Compares each step's (largest difference, floor) with the bound, `types` being what the types
+    /// alone make at most.
+    fn judge(&mut self, steps: &[(f64, f64)], types: f64) {
+        for &(largest, floor) in steps {
+            let bound = 2.0 * types + floor;
+            let share = if largest > 0.0 { largest / bound } else { 0.0 };
+            self.largest = self.largest.max(largest);
+            self.share = self.share.max(share);
+        }
+        let close = |difference: &Difference| difference.gap < 2.0 * difference.largest;
+        self.passed = self.share <= 1.0 && self.difference.as_ref().is_none_or(close);
     }
 }
 
@@ -183,37 +182,29 @@ fn largest(a: &[f32], b: &[f32]) -> f64 {
 mod tests {
     use super::*;
 
-    fn fresh() -> Agreement {
-        Agreement {
-            ids: Vec::new(),
-            agreeing: 0,
-            difference: None,
-            largest: 0.0,
-            share: 0.0,
-            passed: true,
-        }
+    /// One step judged.
+    fn judged(got: &[f32], expected: &[f32], types: f64) -> Agreement {
+        let mut found = Agreement::default();
+        found.step(got, expected);
+        found.judge(&[(largest(got, expected), 0.001)], types);
+        found
     }
 
     #[test]
     fn close_calls_may_differ_and_clear_ones_may_not() {
-        let mut close = fresh();
-        assert_eq!(close.step(&[1.0, 1.02], &[1.01, 1.0], 0.05), 0);
+        let close = judged(&[1.0, 1.02], &[1.01, 1.0], 0.02);
         assert!(close.passed && close.agreeing == 0 && close.difference.is_some());
-        let mut clear = fresh();
-        assert_eq!(clear.step(&[1.0, 3.0], &[2.0, 1.0], 0.5), 0);
+        let clear = judged(&[1.0, 3.0], &[2.0, 1.0], 0.5);
         assert!(!clear.passed);
         assert_eq!(clear.difference.map(|d| (d.step, d.chosen)), Some((0, 1)));
     }
 
     #[test]
     fn steps_past_the_bound_fail_even_where_the_tokens_agree() {
-        let mut found = fresh();
-        found.step(&[3.0, 1.0], &[3.1, 1.0], 0.2);
-        assert!(found.passed && found.agreeing == 1);
-        found.step(&[3.0, 1.0], &[3.5, 1.0], 0.2);
-        assert!(!found.passed && found.agreeing == 2 && found.share > 2.0);
-        let mut nan = fresh();
-        nan.step(&[f32::NAN, 1.0], &[1.0, 0.0], 1e9);
-        assert!(!nan.passed);
+        let within = judged(&[3.0, 1.0], &[3.1, 1.0], 0.1);
+        assert!(within.passed && within.agreeing == 1);
+        let past = judged(&[3.0, 1.0], &[3.5, 1.0], 0.1);
+        assert!(!past.passed && past.agreeing == 1 && past.share > 2.0);
+        assert!(!judged(&[f32::NAN, 1.0], &[1.0, 0.0], 1e9).passed);
     }
 }

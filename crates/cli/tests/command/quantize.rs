@@ -321,7 +321,8 @@ fn what_cannot_be_quantized_is_refused_and_nothing_is_written() {
     refuse(&llama, &["--calib", &text, "--lines"], "a decoder");
     refuse(&llama, &["--calib", "/no/such/file"], "/no/such/file");
     let awq = ["--method", "awq", "--group", "16", "--format", "awq"];
-    refuse(&bert, &with_text(&awq), "--unfoldable skip");
+    let lines = ["--calib", &text, "--sequences", "8", "--lines"];
+    refuse(&bert, &[&lines[..], &awq].concat(), "--unfoldable skip");
     refuse("/no/such/model", &[], "/no/such/model");
 }
 
