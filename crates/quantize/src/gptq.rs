@@ -68,6 +68,15 @@ impl GptqOptions {
             group_fit: GroupFit::default(),
         }
     }
+
+    /// Refuses what no layer can be quantized with.
+    pub(crate) fn check(&self) -> Result<(), QuantizeError> {
+        if self.damping.is_finite() && self.damping >= 0.0 {
+            return Ok(());
+        }
+        let limit = "finite, at least 0";
+        Err(QuantizeError::unsupported("damping", self.damping, limit))
+    }
 }
 
 /// A layer quantized by [`quantize_gptq`].
@@ -103,14 +112,7 @@ pub fn quantize_gptq(
     options: &GptqOptions,
 ) -> Result<GptqLayer, QuantizeError> {
     check_len("hessian", hessian.matrix.len(), &[weight.k, weight.k])?;
-    if !(options.damping.is_finite() && options.damping >= 0.0) {
-        let limit = "finite, at least 0";
-        return Err(QuantizeError::unsupported(
-            "damping",
-            options.damping,
-            limit,
-        ));
-    }
+    options.check()?;
     let shape = options.grid.shape(weight.k, weight.n)?;
     let rtn = round_to_nearest(weight, None, &options.grid)?;
     let rtn_loss = hessian.loss(weight, &rtn.dequantize());

@@ -187,6 +187,9 @@ impl ModelOptions {
     /// Refuses what does not go together, before any work is done.
     pub(super) fn check(&self) -> Result<(), QuantizeError> {
         self.target.check(&self.method)?;
+        if let Method::Gptq(gptq) = &self.method {
+            gptq.check()?;
+        }
         if self.follow_original && matches!(self.method, Method::Awq(_)) {
             let limit = "gptq, rtn or nvfp4";
             return Err(QuantizeError::unsupported(
