@@ -218,6 +218,7 @@ fn concerns(required: &Required, problem: &Problem) -> bool {
     required.kernel == problem.kernel()
         && required.dtype == problem.dtype
         && required.feature == problem.feature
+        && required.backend.spared(problem).is_none()
 }
 
 /// A required row executed if it has problems and each of them ran.
@@ -248,6 +249,10 @@ fn run_problem(client: &Client, caps: &Caps, problem: &Problem, seed: u64, repea
     };
     if let Err(error) = problem.validate() {
         row.outcome = Outcome::Failed(error.to_string());
+        return row;
+    }
+    if let Some(reason) = BackendName::of(caps).spared(problem) {
+        row.outcome = Outcome::NotRun(reason.into());
         return row;
     }
     let policy = Policy {

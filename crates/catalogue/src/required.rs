@@ -2,10 +2,10 @@
 
 use core::fmt;
 
-use flashcube::{Caps, DType, Family, TierName};
+use flashcube::{Caps, DType, Family, OperandFormat, TierName};
 use serde::Serialize;
 
-use crate::problem::Kernel;
+use crate::problem::{Kernel, Problem, Task};
 
 /// A kernel, backend, dtype and feature that must have been checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -93,6 +93,17 @@ impl BackendName {
 }
 
 impl BackendName {
+    /// Why a problem is not run on the backend although the backend offers all it needs.
+    pub(crate) fn spared(self, problem: &Problem) -> Option<&'static str> {
+        let Task::Operands(operands) = &problem.task else {
+            return None;
+        };
+        let groups_of_32 = matches!(operands.values, OperandFormat::Mxfp4(_));
+        let masked = operands.attend.mask.is_some();
+        let spared = self == BackendName::Swiftshader && groups_of_32 && masked;
+        spared.then_some("SwiftShader's compiler takes more than 20 GB for this kernel")
+    }
+
     /// Storage buffers that a kernel may bind at the least: what SwiftShader has, what WebGPU
     /// promises.
     fn bindings(self) -> usize {

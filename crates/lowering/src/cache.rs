@@ -1,9 +1,11 @@
 //! Results on disk, keyed by everything that decides them.
 
 use std::{
-    env, fs,
+    env,
+    fs::{self, File},
     io::Write,
     path::{Path, PathBuf},
+    time::SystemTime,
 };
 
 use serde::{Serialize, de::DeserializeOwned};
@@ -65,13 +67,44 @@ impl Cache {
         Ok(value)
     }
 
+    /// Removes the entries that were not used for longest, until the rest takes at most `limit` bytes.
+    ///
+    /// Every change of a kernel leaves entries behind that nobody asks for again.
+    pub fn trim(&self, limit: u64) {
+        let Some(Ok(files)) = self.folder().map(fs::read_dir) else {
+            return;
+        };
+        let mut entries: Vec<_> = files
+            .filter_map(|file| {
+                let file = file.ok()?;
+                let about = file.metadata().ok()?;
+                Some((about.modified().ok()?, about.len(), file.path()))
+            })
+            .collect();
+        entries.sort_unstable_by(|a, b| b.cmp(a));
+        let mut kept = 0;
+        for (_, bytes, path) in entries {
+            kept += bytes;
+            if kept > limit {
+                // Another process may have been first.
+                let _ = fs::remove_file(path);
+            }
+        }
+    }
+
     fn read<T: DeserializeOwned>(&self, key: &Key) -> Option<T> {
-        let text = fs::read_to_string(self.folder()?.join(&key.0)).ok()?;
+        let path = self.folder()?.join(&key.0);
+        let text = fs::read_to_string(&path).ok()?;
         let (checksum, body) = text.split_once('\n')?;
         if checksum != sha256_hex(body) {
             return None;
         }
-        serde_json::from_str(body).ok()
+        let found = serde_json::from_str(body).ok()?;
+        // The time of an entry is that of its last use; see `trim`.
+        if let Ok(file) = File::options().append(true).open(&path) {
+            let _ = file.set_modified(SystemTime::now());
+        }
+        Some(found)
     }
 
     fn write<T: Serialize>(&self, key: &Key, value: &T) -> std::io::Result<()> {
@@ -170,6 +203,31 @@ mod tests {
             lookup(&Cache::at(blocked), &key, "x"),
             ("x".to_owned(), true)
         );
+    }
+
+    #[test]
+    fn trimming_keeps_what_was_used_last() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::at(folder.path());
+        let keys = ["a", "b", "c"].map(|name| Key::of([name]));
+        for (age, key) in (1..).zip(&keys) {
+            lookup(&cache, key, "some text");
+            let file = File::options()
+                .append(true)
+                .open(folder.path().join(&key.0))
+                .unwrap();
+            let hours = std::time::Duration::from_secs(3600 * age);
+            file.set_modified(SystemTime::now() - hours).unwrap();
+        }
+        // The oldest becomes the newest; the one in the middle stays the second.
+        assert!(!lookup(&cache, &keys[2], "other").1);
+        let bytes = fs::metadata(folder.path().join(&keys[0].0)).unwrap().len();
+        cache.trim(2 * bytes);
+        assert!(!lookup(&cache, &keys[2], "other").1);
+        assert!(!lookup(&cache, &keys[0], "other").1);
+        assert!(lookup(&cache, &keys[1], "other").1);
+        Cache::none().trim(0);
+        Cache::at(folder.path().join("absent")).trim(0);
     }
 
     #[test]

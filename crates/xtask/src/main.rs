@@ -68,10 +68,10 @@ struct DemoArgs {
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     cargo xtask bench                      every benchmark\n  \
-    cargo xtask bench --bench dequantize   one file of benches/\n  \
+    cargo xtask bench --bench kernels      the kernels, or `host`: reference, number formats, packings\n  \
     cargo xtask bench -- --quick d128      options and filter of criterion")]
 struct BenchArgs {
-    /// Run this file of benches/ only (repeatable)
+    /// Run this binary of benches/ only (repeatable)
     #[arg(long, value_name = "NAME")]
     bench: Vec<String>,
     /// Options and filter passed on to criterion

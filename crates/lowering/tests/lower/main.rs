@@ -10,8 +10,11 @@ mod toolkit;
 
 use std::process::ExitCode;
 
-use flashcube_lowering::Toolkit;
+use flashcube_lowering::{Cache, Toolkit};
 use libtest_mimic::{Arguments, Trial};
+
+/// Bytes of results that are kept: those of two commits or so.
+const CACHED: u64 = 2 << 30;
 
 /// Name and body of a test.
 type Named = (&'static str, fn());
@@ -42,7 +45,9 @@ fn main() -> ExitCode {
             trial
         }
     }));
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+    let exit = libtest_mimic::run(&Arguments::from_args(), trials).exit_code();
+    Cache::user().trim(CACHED);
+    exit
 }
 
 fn passed(body: fn()) -> Result<(), libtest_mimic::Failed> {

@@ -40,7 +40,7 @@ fn inputs() -> [Tensor4; 4] {
     })
 }
 
-fn bench_forward(c: &mut Criterion) {
+pub(crate) fn bench_forward(c: &mut Criterion) {
     let [q, k, v, _] = inputs();
     let options = options();
     let plain = forward(&q, &k, &v, &options).expect("valid problem");
@@ -63,7 +63,7 @@ fn bench_forward(c: &mut Criterion) {
     group.finish();
 }
 
-fn bench_backward(c: &mut Criterion) {
+pub(crate) fn bench_backward(c: &mut Criterion) {
     let [q, k, v, d_out] = inputs();
     let options = options();
     check_directional_derivative(&q, &k, &v, &d_out, &options);
@@ -115,8 +115,4 @@ fn check_directional_derivative(
         &[difference],
         1e-5 * along.abs(),
     );
-}
-
-fn main() {
-    flashcube_benches::run(&[bench_forward, bench_backward]);
 }

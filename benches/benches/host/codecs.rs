@@ -49,7 +49,7 @@ fn check_nearest(name: &str, format: &FloatFormat, values: &[f64], codes: &[u16]
     }
 }
 
-fn bench_floats(c: &mut Criterion) {
+pub(crate) fn bench_floats(c: &mut Criterion) {
     let mut group = c.benchmark_group("codecs");
     group.throughput(Throughput::Elements(VALUES as u64));
     for (name, format) in FLOATS {
@@ -71,7 +71,7 @@ fn bench_floats(c: &mut Criterion) {
     group.finish();
 }
 
-fn bench_e8m0(c: &mut Criterion) {
+pub(crate) fn bench_e8m0(c: &mut Criterion) {
     let values: Vec<f64> = spread(&E5M2).iter().map(|x| x.abs()).collect();
     let encode = |values: &[f64]| -> Vec<u8> {
         values
@@ -114,7 +114,7 @@ fn check_blocks(name: &str, x: &[f64], y: &[f64], block: usize, mantissa_bits: u
     }
 }
 
-fn bench_mx(c: &mut Criterion) {
+pub(crate) fn bench_mx(c: &mut Criterion) {
     let row = widen(&normal(VALUES, 5));
     let mut group = c.benchmark_group("codecs");
     group.throughput(Throughput::Elements(VALUES as u64));
@@ -141,7 +141,7 @@ fn bench_mx(c: &mut Criterion) {
     group.finish();
 }
 
-fn bench_nvfp4(c: &mut Criterion) {
+pub(crate) fn bench_nvfp4(c: &mut Criterion) {
     let row = widen(&normal(VALUES, 6));
     let amax = row.iter().fold(0.0, |max: f64, x| max.max(x.abs()));
     let factor = nvfp4_encode_factor(amax);
@@ -168,8 +168,4 @@ fn bench_nvfp4(c: &mut Criterion) {
         b.iter(|| black_box(&quantized).dequantize())
     });
     group.finish();
-}
-
-fn main() {
-    flashcube_benches::run(&[bench_floats, bench_e8m0, bench_mx, bench_nvfp4]);
 }

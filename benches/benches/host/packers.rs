@@ -31,7 +31,7 @@ fn int_cases() -> Vec<(Format, u32, bool)> {
     gptq.chain(others).collect()
 }
 
-fn bench_int(c: &mut Criterion) {
+pub(crate) fn bench_int(c: &mut Criterion) {
     for (format, bits, symmetric) in int_cases() {
         let shape = QuantShape::new(K, N, bits, Some(GROUP)).expect("valid sizes");
         let weights = int_weights::draw(shape, symmetric, 1);
@@ -90,7 +90,7 @@ fn bench_pair<P, U>(
     group.finish();
 }
 
-fn bench_nvfp4(c: &mut Criterion) {
+pub(crate) fn bench_nvfp4(c: &mut Criterion) {
     let bytes = |count, limit, seed| -> Vec<u8> {
         let values = integers(count, limit, seed);
         values.into_iter().map(|x| x as u8).collect()
@@ -138,7 +138,7 @@ fn check_nvfp4(weights: &Nvfp4Weights) {
 }
 
 /// GGUF blocks are only read here: bytes to values, and bytes to integer weights.
-fn bench_gguf(c: &mut Criterion) {
+pub(crate) fn bench_gguf(c: &mut Criterion) {
     for (kind, limit) in [
         (GgufKind::Q4_0, 16),
         (GgufKind::Q4_1, 16),
@@ -199,8 +199,4 @@ fn gguf_weight(kind: GgufKind, limit: u32) -> (Vec<u8>, Vec<f64>) {
         }
     }
     (bytes, weight)
-}
-
-fn main() {
-    flashcube_benches::run(&[bench_int, bench_nvfp4, bench_gguf]);
 }

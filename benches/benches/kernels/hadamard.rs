@@ -10,7 +10,7 @@ use flashcube_reference::Hadamard;
 /// [rows, n]: head dimensions, and a hidden dimension.
 const CASES: [[usize; 2]; 3] = [[1024, 64], [1024, 128], [32, 4096]];
 
-fn bench(c: &mut Criterion) {
+pub(crate) fn bench(c: &mut Criterion) {
     for shape in CASES {
         bench_case(c, shape);
     }
@@ -59,8 +59,4 @@ fn bench_case(c: &mut Criterion, [rows, n]: [usize; 2]) {
         })
     });
     group.finish();
-}
-
-fn main() {
-    flashcube_benches::run(&[bench]);
 }

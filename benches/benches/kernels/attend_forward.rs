@@ -41,7 +41,7 @@ const CASES: [AttendSizes; 5] = [
     },
 ];
 
-fn bench(c: &mut Criterion) {
+pub(crate) fn bench(c: &mut Criterion) {
     let client = device::open();
     let mut group = c.benchmark_group("cpu");
     for sizes in CASES {
@@ -97,8 +97,4 @@ fn bench_case(group: &mut BenchmarkGroup<'_, WallTime>, client: &Client, sizes: 
             })
         },
     );
-}
-
-fn main() {
-    flashcube_benches::run(&[bench]);
 }

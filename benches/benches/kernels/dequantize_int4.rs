@@ -33,7 +33,7 @@ fn cases() -> Vec<(Format, PackFormat, u32, bool)> {
     cases
 }
 
-fn bench(c: &mut Criterion) {
+pub(crate) fn bench(c: &mut Criterion) {
     let client = device::open();
     for case in cases() {
         bench_case(c, &client, case);
@@ -121,8 +121,4 @@ fn packed_bytes(packed: &PackedLinear) -> usize {
     ];
     let words: usize = words.into_iter().flatten().map(Vec::len).sum();
     4 * words + 2 * packed.scales.len()
-}
-
-fn main() {
-    flashcube_benches::run(&[bench]);
 }

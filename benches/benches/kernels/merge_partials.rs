@@ -10,7 +10,7 @@ use flashcube_reference::merge;
 /// [n, b, h, s, d_v]: splits of one decoded token, and of a short prefill.
 const CASES: [[usize; 5]; 2] = [[32, 4, 32, 1, 128], [4, 1, 8, 128, 64]];
 
-fn bench(c: &mut Criterion) {
+pub(crate) fn bench(c: &mut Criterion) {
     for shape in CASES {
         bench_case(c, shape);
     }
@@ -72,8 +72,4 @@ fn bench_case(c: &mut Criterion, shape: [usize; 5]) {
         })
     });
     group.finish();
-}
-
-fn main() {
-    flashcube_benches::run(&[bench]);
 }
