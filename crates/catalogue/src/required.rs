@@ -5,7 +5,7 @@ use core::fmt;
 use flashcube::{Caps, DType, Family, OperandFormat, TierName};
 use serde::Serialize;
 
-use crate::problem::{Kernel, Problem, Task};
+use crate::problem::{Attend, Kernel, Problem, Task};
 
 /// A kernel, backend, dtype and feature that must have been checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -99,9 +99,12 @@ impl BackendName {
             return None;
         };
         let groups_of_32 = matches!(operands.values, OperandFormat::Mxfp4(_));
-        let masked = operands.attend.mask.is_some();
+        let Attend {
+            mask, window_left, ..
+        } = &operands.attend;
+        let masked = mask.is_some() || window_left.is_some();
         let spared = self == BackendName::Swiftshader && groups_of_32 && masked;
-        spared.then_some("SwiftShader's compiler takes more than 20 GB for this kernel")
+        spared.then_some("SwiftShader's compiler takes more than 20 GB for such a kernel")
     }
 
     /// Storage buffers that a kernel may bind at the least: what SwiftShader has, what WebGPU

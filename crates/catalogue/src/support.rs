@@ -16,8 +16,8 @@ pub fn render() -> String {
          problem of the feature was executed in that dtype. `wgpu` stands for any adapter beside\n\
          the two software drivers; f16 runs there too where the adapter offers it. `-` means not\n\
          required: the device's storage buffers may not suffice (WebGPU promises 8, SwiftShader\n\
-         has 9), and then the call answers NotAvailable. On SwiftShader `masks` leaves out a mask over MXFP4 weights,\n\
-         whose kernel its compiler needs more than 20 GB for. `refused` means that it must.\n\n\
+         has 9), and then the call answers NotAvailable. On SwiftShader `masks` leaves out MXFP4\n\
+         weights, for whose kernels its compiler takes more than 20 GB. `refused` means that it must.\n\n\
          Every kernel has the tier `unit` (FMA, no plane operations), which is what ran. Only\n\
          features named `plane...` (mma.sync, CUDA devices of compute capability 8.0 and up),\n\
          `hopper...` (TMA, wgmma, 9.0) and `blackwell...` (TMA, tcgen05, 10.0 and 10.3) run, and\n\
