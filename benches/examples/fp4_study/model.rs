@@ -4,6 +4,7 @@
 //! quantized and the stored log-sum-exp, rowsum(dO O) from the stored out.
 
 use flashcube_reference::Encoding;
+use flashcube_reference::quant::direct::WeightFormat;
 use flashcube_reference::quant::operand::{OperandFormat, round_columns, round_rows};
 use flashcube_reference::{Options, Output, Tensor4, forward, forward_encoded};
 use rayon::prelude::*;
@@ -16,8 +17,14 @@ const HEAD: usize = WIDTH / HEADS;
 const LAYERS: usize = 2;
 const HIDDEN: usize = 4 * WIDTH;
 
-/// What attention's forward computes with; `None` is f64.
-pub(crate) type Precision = Option<(OperandFormat, OperandFormat, Encoding)>;
+/// What attention's forward computes with.
+#[derive(Clone, Copy)]
+pub(crate) struct Precision {
+    /// Format of q and k; `None` leaves them.
+    pub(crate) scores: Option<OperandFormat>,
+    /// Format of v and that of P; `None` is f64.
+    pub(crate) values: Option<(OperandFormat, WeightFormat)>,
+}
 
 /// c [m, n] += a [m, k] b [k, n], with strides of a.
 fn multiply(c: &mut [f32], a: &[f32], (row, column): (usize, usize), b: &[f32], n: usize) {
@@ -111,15 +118,18 @@ fn attend(q: &Tensor4, k: &Tensor4, v: &Tensor4, precision: Precision) -> Output
         causal: true,
         ..Options::default()
     };
-    let done = match precision {
-        None => forward(q, k, v, &options),
-        Some((scores, values, encoding)) => {
-            let rows = |x| round_rows(x, scores).expect("a format");
-            let sequences: Vec<_> = (0..v.shape[0])
-                .map(|_| std::iter::once(0..CONTEXT).collect())
-                .collect();
-            let v = round_columns(v, &sequences, values).expect("a format");
-            forward_encoded(&rows(q), &rows(k), &v, &options, encoding)
+    let rows = |x: &Tensor4| match precision.scores {
+        None => x.clone(),
+        Some(format) => round_rows(x, format).expect("a format"),
+    };
+    let (q, k) = (rows(q), rows(k));
+    let done = match precision.values {
+        None => forward(&q, &k, v, &options),
+        Some((format, weights)) => {
+            let whole = || std::iter::once(0..CONTEXT).collect();
+            let sequences: Vec<_> = (0..v.shape[0]).map(|_| whole()).collect();
+            let v = round_columns(v, &sequences, format).expect("a format");
+            forward_encoded(&q, &k, &v, &options, Encoding::new(weights))
         }
     };
     done.expect("a problem")

@@ -2,7 +2,6 @@
 
 use std::fmt::Write;
 
-use flashcube_reference::Encoding;
 use flashcube_reference::quant::direct::WeightFormat;
 use flashcube_reference::quant::e8m0::ScaleRule;
 use flashcube_reference::quant::operand::OperandFormat;
@@ -15,8 +14,9 @@ use crate::plot::{Line, lines};
 use crate::{draw, replace};
 
 const BATCH: usize = 4;
-const STEPS: usize = 600;
-const RATES: [f32; 2] = [0.003, 0.02];
+const STEPS: usize = 500;
+const RATES: [f32; 2] = [0.003, 0.01];
+const RULE: ScaleRule = ScaleRule::Ceil;
 
 /// Bytes -> the most frequent `VOCABULARY` - 1 ones and 0 for the others.
 fn tokens(text: &[u8]) -> Vec<u8> {
@@ -31,24 +31,22 @@ fn tokens(text: &[u8]) -> Vec<u8> {
     text.iter().map(|&byte| code[byte as usize]).collect()
 }
 
-fn precisions() -> [(&'static str, Precision); 5] {
+/// First P and V alone, then scores as well.
+fn precisions() -> [(&'static str, Precision); 7] {
     let nvfp4 = OperandFormat::Nvfp4 { exponent: 0 };
-    let mxfp4 = |rule| OperandFormat::Mxfp4(rule);
-    let of = |scores, values, format| Some((scores, values, Encoding::new(format)));
-    let mx = |rule| of(mxfp4(rule), mxfp4(rule), WeightFormat::Mxfp4(rule));
+    let (mxfp4, mxfp8) = (OperandFormat::Mxfp4(RULE), OperandFormat::Mxfp8(RULE));
+    let of = |scores, values| Precision { scores, values };
+    let fp8 = Some((mxfp8, WeightFormat::E4m3));
+    let nv = Some((nvfp4, WeightFormat::Nvfp4));
+    let mx = Some((mxfp4, WeightFormat::Mxfp4(RULE)));
     [
-        ("f64", None),
-        (
-            "NVFP4 scores, FP8 P and V",
-            of(
-                nvfp4,
-                OperandFormat::Mxfp8(ScaleRule::Ceil),
-                WeightFormat::E4m3,
-            ),
-        ),
-        ("NVFP4", of(nvfp4, nvfp4, WeightFormat::Nvfp4)),
-        ("MXFP4, ceil", mx(ScaleRule::Ceil)),
-        ("MXFP4, floor", mx(ScaleRule::Floor)),
+        ("f64", of(None, None)),
+        ("exact scores, FP8 P", of(None, fp8)),
+        ("exact scores, NVFP4 P", of(None, nv)),
+        ("exact scores, MXFP4 P", of(None, mx)),
+        ("NVFP4 scores, FP8 P", of(Some(nvfp4), fp8)),
+        ("NVFP4 scores, NVFP4 P", of(Some(nvfp4), nv)),
+        ("MXFP4 scores, MXFP4 P", of(Some(mxfp4), mx)),
     ]
 }
 
@@ -122,7 +120,7 @@ pub(crate) fn run(path: &str) -> Result<(), String> {
             let mean = |losses: &[f32]| losses.iter().sum::<f32>() / losses.len() as f32;
             let _ = writeln!(
                 table,
-                "| {rate} | {name} | {:.3} | {:.3} | {:.3} | {:.2} |",
+                "| {rate} | {name} | {:.3} | {:.3} | {:.3} | {:.3e} |",
                 mean(&run.losses[..50]),
                 mean(&run.losses[STEPS - 50..]),
                 run.held_out,

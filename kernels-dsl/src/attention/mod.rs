@@ -12,6 +12,7 @@ mod merge;
 mod pages;
 mod row_state;
 mod schedule;
+mod softmax;
 mod stream;
 mod tier;
 

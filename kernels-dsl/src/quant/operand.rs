@@ -286,7 +286,7 @@ fn encode(x: f32, scale: u32, inverse: f32, #[comptime] format: OperandFormat) -
     }
 }
 
-/// The values that codes and scales stand for, one unit for four groups; see [`quantize_operand_fma`].
+/// The values that codes and scales stand for, one unit for four groups; see [`quantize_operand_fma()`].
 /// They have at most 6 bits, so that f32 and bf16 hold them exactly. Columns of no span are left as they
 /// are.
 #[cube(launch_unchecked, address_type = "dynamic")]

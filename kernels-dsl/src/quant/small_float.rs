@@ -75,6 +75,20 @@ fn e4m3_floor(x: f32) -> u32 {
     select(small, subnormal, normal).min(E4M3_MAX)
 }
 
+/// The E4M3 value nearest to x, ties to even, for 0 <= x <= 448.
+#[cube]
+pub fn e4m3_rounded(x: f32) -> f32 {
+    // Normal values to 3 bits of mantissa, a carry included; subnormal ones to multiples of 2^-9.
+    let bits = u32::reinterpret(x);
+    let normal = f32::reinterpret((bits + 0x7_FFFFu32 + ((bits >> 20u32) & 1u32)) & 0xFFF0_0000u32);
+    let scaled = (x * 512.0f32).min(8.0f32);
+    let whole = u32::cast_from(scaled);
+    let rest = scaled - f32::cast_from(whole);
+    let up = rest > 0.5f32 || (rest == 0.5f32 && whole % 2u32 == 1u32);
+    let subnormal = f32::cast_from(whole + one_if(up)) * comptime!(1.0f32 / 512.0);
+    select(x < comptime!(1.0f32 / 64.0), subnormal, normal)
+}
+
 /// The E4M3 code of |x|, to nearest even and saturating.
 #[cube]
 pub fn e4m3_code(x: f32) -> u32 {

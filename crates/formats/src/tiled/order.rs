@@ -41,7 +41,7 @@ pub struct TileOrder {
 }
 
 impl TileOrder {
-    /// The order of a weight whose rows have these groups: consecutive ones, or those of `g_idx` [k].
+    /// The order of a weight whose rows have these groups: consecutive ones, or those of `g_idx` `[k]`.
     ///
     /// # Errors
     /// [`FormatError::OutOfRange`] for a group that is not there, [`FormatError::WrongShape`] for another
