@@ -1,5 +1,7 @@
 //! Running problems: other people's kernels with [`check`], our own with [`run`].
 
+use std::thread;
+
 use cubecl::prelude::Client;
 use flashcube::attention::IssueOrder;
 use flashcube::{Caps, DType, Error, MatmulPolicy, OperandFormat, Policy, RoleSplit, TierName};
@@ -168,16 +170,35 @@ impl Report {
 
 /// Runs our kernels on the problems that `filter` takes; `progress` sees each row as it ends.
 pub fn run(client: &Client, filter: &Filter, seed: u64, progress: impl FnMut(&Row)) -> Report {
-    run_repeatedly(client, filter, seed, 2, progress)
+    run_repeatedly(client, filter, seed, Repeats::default(), progress)
 }
 
-/// [`run`] with each problem launched `repeats` times, which must give the same bits. More than two
-/// of them run under pressure: outputs in poisoned memory, other buffers coming and going between.
+/// How often a problem is launched, each time with the same bits as result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Repeats {
+    /// Launches, the first included. More than two run under pressure: outputs in poisoned memory,
+    /// other buffers coming and going between.
+    pub runs: usize,
+    /// Threads that launches after the first are shared out to, each with a stream of the device of
+    /// its own; at least 1.
+    pub streams: usize,
+}
+
+impl Default for Repeats {
+    fn default() -> Self {
+        Self {
+            runs: 2,
+            streams: 1,
+        }
+    }
+}
+
+/// [`run`] with each problem launched as often as `repeats` says.
 pub fn run_repeatedly(
     client: &Client,
     filter: &Filter,
     seed: u64,
-    repeats: usize,
+    repeats: Repeats,
     mut progress: impl FnMut(&Row),
 ) -> Report {
     let caps = Caps::of(client);
@@ -234,10 +255,16 @@ fn executed(required: &Required, problems: &[Problem], rows: &[Row]) -> bool {
 
 /// Runs our kernel on one problem, of the catalogue or not.
 pub fn run_one(client: &Client, problem: &Problem, seed: u64) -> Row {
-    run_problem(client, &Caps::of(client), problem, seed, 2)
+    run_problem(client, &Caps::of(client), problem, seed, Repeats::default())
 }
 
-fn run_problem(client: &Client, caps: &Caps, problem: &Problem, seed: u64, repeats: usize) -> Row {
+fn run_problem(
+    client: &Client,
+    caps: &Caps,
+    problem: &Problem,
+    seed: u64,
+    repeats: Repeats,
+) -> Row {
     let mut row = Row {
         case: problem.name.clone(),
         kernel: problem.kernel().to_string(),
@@ -363,18 +390,34 @@ fn usual_order(tier: TierName) -> IssueOrder {
 fn repeat(
     client: &Client,
     (problem, inputs, policy): (&Problem, &Inputs, Policy),
-    repeats: usize,
+    repeats: Repeats,
     first: &Launched,
 ) -> Option<String> {
-    if repeats <= 2 {
+    let Repeats { runs, streams } = repeats;
+    if runs <= 2 {
         let second = launch(client, problem, inputs, policy);
-        return (repeats == 2).then(|| differs(first, second, 2)).flatten();
+        return (runs == 2).then(|| differs(first, second, 2)).flatten();
     }
-    let mut pressure = Pressure::new(client);
-    (2..=repeats).find_map(|number| {
-        pressure.turn();
-        let again = launch_into(client, problem, inputs, policy, true);
-        differs(first, again, number)
+    let share = |stream: usize| {
+        let mut pressure = Pressure::new(client);
+        (2 + stream..=runs).step_by(streams).find_map(|number| {
+            pressure.turn();
+            let again = launch_into(client, problem, inputs, policy, true);
+            differs(first, again, number)
+        })
+    };
+    if streams <= 1 {
+        return share(0);
+    }
+    // CubeCL gives every thread a stream of its own.
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..streams)
+            .map(|stream| scope.spawn(move || share(stream)))
+            .collect();
+        let ended = threads.into_iter().map(|thread| thread.join());
+        ended
+            .map(|found| found.unwrap_or_else(|_| Some("a launch on a stream panicked".into())))
+            .fold(None, Option::or)
     })
 }
 

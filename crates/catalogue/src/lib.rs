@@ -28,7 +28,7 @@ mod verdict;
 
 pub use array::{Array, Data};
 pub use catalogue::{problem, problems};
-pub use conformance::{Filter, Outcome, Report, Row, check, run, run_one, run_repeatedly};
+pub use conformance::{Filter, Outcome, Repeats, Report, Row, check, run, run_one, run_repeatedly};
 pub use files::{FileError, check_file, export_problem, origin};
 pub use inputs::Inputs;
 pub use oracle::{Expected, expected};

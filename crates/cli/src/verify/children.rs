@@ -83,6 +83,7 @@ fn verify(args: &VerifyArgs, backend: BackendName) -> Result<Ended> {
     }
     if !args.mutants {
         command.args(["--repeat", &args.repeat.to_string()]);
+        command.args(["--streams", &args.streams.to_string()]);
     }
     for (flag, on) in [("--core", args.core), ("--mutants", args.mutants)] {
         if on {

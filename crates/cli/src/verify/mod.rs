@@ -27,6 +27,7 @@ Examples:
   flashcube verify --kernel merge_partials         one kernel
   flashcube verify --backend cuda --case /causal/  cases whose name holds /causal/
   flashcube verify --repeat 200 --backend cuda     the same bits 200 times, under memory pressure
+  flashcube verify --repeat 1000 --streams 2       the same, half of them on another stream
   flashcube verify --mutants --backend cpu         sabotaged kernels, each of which must be noticed
   flashcube verify --simulate sm_90a --case /hopper/q  a GPU that is not there, on the PTX interpreter
   flashcube verify --against out.safetensors       your own kernel's results, see export-problem
@@ -59,8 +60,11 @@ pub(crate) struct VerifyArgs {
     /// and other buffers coming and going between
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..))]
     repeat: u32,
+    /// Share the launches after a case's first out to so many streams of the device
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    streams: u32,
     /// Run sabotaged kernels instead, each of which the suite must notice
-    #[arg(long, conflicts_with_all = ["kernel", "case", "core", "against", "repeat"])]
+    #[arg(long, conflicts_with_all = ["kernel", "case", "core", "against", "repeat", "streams"])]
     mutants: bool,
     /// Check the outputs in this safetensors file instead of running a kernel
     #[arg(long, value_name = "FILE", conflicts_with_all = ["backends", "kernel", "case", "core"])]

@@ -3,7 +3,9 @@
 use std::fs;
 
 use cubecl::prelude::Client;
-use flashcube_catalogue::{self as catalogue, Filter, Measure, Outcome, Report, Row, problems};
+use flashcube_catalogue::{
+    self as catalogue, Filter, Measure, Outcome, Repeats, Report, Row, problems,
+};
 use indicatif::ProgressBar;
 use serde::Serialize;
 
@@ -50,8 +52,11 @@ pub(super) fn run(args: &VerifyArgs, title: &str, client: &Client) -> Result<()>
     let bar = progress_bar(wanted.len());
     // A closed pipe must not end the run before its verdict: the first failure to print is kept.
     let mut printed = Ok(());
-    let (seed, repeats) = (args.seed(), args.repeat as usize);
-    let report = catalogue::run_repeatedly(client, &filter, seed, repeats, |row| {
+    let repeats = Repeats {
+        runs: args.repeat as usize,
+        streams: args.streams as usize,
+    };
+    let report = catalogue::run_repeatedly(client, &filter, args.seed(), repeats, |row| {
         bar.inc(1);
         bar.set_message(row.case.clone());
         if !quiet && printed.is_ok() {

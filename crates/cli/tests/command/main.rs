@@ -297,6 +297,14 @@ fn verify_counts_what_it_ran() {
 }
 
 #[test]
+fn verify_repeats_on_several_streams() {
+    let case = ["verify", "--backend", "cpu", "--case", "sizes/q37xkv65/f32"];
+    let repeats = ["--repeat", "20", "--streams", "3"];
+    let text = expect(0, &[&case[..], &repeats].concat(), "");
+    assert!(text.contains("1 passed, 0 failed, 0 not run"), "{text}");
+}
+
+#[test]
 fn verify_sums_up_several_backends() {
     let arguments = [
         "verify",

@@ -261,10 +261,7 @@ fn second_lowering_reads_the_cache() {
     let written: Vec<_> = entries().into_iter().map(file).collect();
     let second = lower();
     assert_eq!(second.assembly, first.assembly);
-    assert_eq!(
-        entries().into_iter().map(file).collect::<Vec<_>>(),
-        written
-    );
+    assert_eq!(entries().into_iter().map(file).collect::<Vec<_>>(), written);
     for path in entries() {
         fs::write(path, "damaged").unwrap();
     }
