@@ -288,8 +288,9 @@ fn number(code_type: CodeType, code: u8) -> f32 {
     }
 }
 
-/// The numbers of 4-bit NormalFloat, as bitsandbytes has them.
-const NF4: [f32; 16] = [
+/// The numbers of 4-bit NormalFloat, as bitsandbytes has them in f32 (Dettmers et al. 2023, QLoRA): quantiles of a
+/// normal distribution, scaled to [-1, 1].
+pub const NF4: [f32; 16] = [
     -1.0,
     -0.696_192_8,
     -0.525_073_05,

@@ -50,7 +50,7 @@ pub use config::{Packing, QuantConfig, QuantMethod};
 pub use divisor::{input_divisor, input_divisor_tensor};
 pub use element::Element;
 pub use error::FormatError;
-pub use float_weights::{CodeType, FloatWeights, GroupScales};
+pub use float_weights::{CodeType, FloatWeights, GroupScales, NF4};
 pub use gguf::{GgufBlocks, GgufKind};
 pub use gguf_file::{Gguf, GgufHeader, GgufTensor, GgufType, GgufValue};
 pub use gptq::{GptqVersion, check_version, sniff_version};

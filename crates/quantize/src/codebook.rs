@@ -1,6 +1,7 @@
 //! Rounding to formats that are no integer grid: NF4, MXFP4, NVFP4. All round to the nearest
 //! value; ties are named with each.
 
+pub use flashcube_formats::NF4;
 use flashcube_formats::Nvfp4Weights;
 use flashcube_reference::quant::blocks::{MxElement, MxRow, Nvfp4Row, nvfp4_encode_factor};
 pub use flashcube_reference::quant::e8m0::ScaleRule;
@@ -9,27 +10,6 @@ use rayon::prelude::*;
 
 use crate::error::QuantizeError;
 use crate::weight::{Weight, transposed};
-
-/// The sixteen values of NormalFloat: quantiles of a normal distribution, scaled to [-1, 1]
-/// (Dettmers et al. 2023, appendix E).
-pub const NF4: [f32; 16] = [
-    -1.0,
-    -0.696_192_8,
-    -0.525_073_05,
-    -0.394_917_5,
-    -0.284_441_38,
-    -0.184_773_43,
-    -0.091_050_036,
-    0.0,
-    0.079_580_3,
-    0.160_930_2,
-    0.246_112_3,
-    0.337_915_24,
-    0.440_709_83,
-    0.562_617,
-    0.722_956_84,
-    1.0,
-];
 
 /// An NF4 weight: W[k, n] = NF4[codes[n, k]] * absmax of its block.
 #[derive(Debug, Clone, PartialEq)]
