@@ -10,7 +10,7 @@ use crate::grid::Levels;
 /// lanes divide them.
 pub(crate) const OUTPUTS: usize = 64;
 /// Registers that gather errors at once: enough to hide an addition's latency.
-const GATHERED: usize = 4;
+const GATHERED: usize = 8;
 
 /// The weights of one block for up to [`OUTPUTS`] outputs. A rounded channel's row becomes its
 /// error e_i.
@@ -115,17 +115,31 @@ fn learn<'e, S: Simd>(
     errors: impl Iterator<Item = (f32, &'e [f32; OUTPUTS])> + Clone,
 ) {
     let (to, _) = S::as_mut_simd_f32s(to);
-    let (to, _) = to.as_chunks_mut::<GATHERED>();
-    for (at, to) in to.iter_mut().enumerate() {
-        let mut sums = *to;
-        for (by, error) in errors.clone() {
-            let (error, _) = S::as_simd_f32s(error);
-            let (error, _) = error.as_chunks::<GATHERED>();
-            let by = simd.splat_f32s(-by);
-            for (sum, &error) in sums.iter_mut().zip(&error[at]) {
-                *sum = simd.mul_add_e_f32s(by, error, *sum);
-            }
-        }
-        *to = sums;
+    let whole = to.len() / GATHERED * GATHERED;
+    let (chunks, rest) = to.as_chunks_mut::<GATHERED>();
+    for (at, to) in chunks.iter_mut().enumerate() {
+        gather(simd, to, at * GATHERED, errors.clone());
     }
+    for (at, to) in rest.as_chunks_mut::<1>().0.iter_mut().enumerate() {
+        gather(simd, to, whole + at, errors.clone());
+    }
+}
+
+/// The same for N registers of a row, from register `first` on.
+#[inline(always)]
+fn gather<'e, S: Simd, const N: usize>(
+    simd: S,
+    to: &mut [S::f32s; N],
+    first: usize,
+    errors: impl Iterator<Item = (f32, &'e [f32; OUTPUTS])>,
+) {
+    let mut sums = *to;
+    for (by, error) in errors {
+        let by = simd.splat_f32s(-by);
+        let (error, _) = S::as_simd_f32s(error);
+        for (sum, &error) in sums.iter_mut().zip(&error[first..first + N]) {
+            *sum = simd.mul_add_e_f32s(by, error, *sum);
+        }
+    }
+    *to = sums;
 }
