@@ -8,6 +8,7 @@
 //! ```
 
 use std::ops::Range;
+use std::time::{Duration, Instant};
 
 use faer::linalg::matmul::matmul;
 use faer::{Accum, MatMut, MatRef, Par};
@@ -15,15 +16,16 @@ use flashcube_formats::{IntWeights, QuantShape};
 use rayon::prelude::*;
 
 use crate::error::{QuantizeError, check_len};
-use crate::grid::{Grid, GridOptions};
+use crate::grid::{Grid, GridOptions, Levels};
 use crate::hessian::Hessian;
 use crate::order::Order;
 use crate::rtn::{int_weights, round_to_nearest};
+use crate::tile::{self, Tile};
 use crate::weight::Weight;
 
 /// Channels whose updates of the later ones are gathered into one matrix product.
 const BLOCK: usize = 128;
-/// Channels of a block that learn of each other's errors one by one, the rest of it by a product.
+/// Channels of a block that learn of each other's errors one by one, the rest of it at once.
 const RUN: usize = 16;
 /// Least and most outputs that one task quantizes; they do not depend on each other.
 const OUTPUTS: [usize; 2] = [64, 384];
@@ -94,6 +96,10 @@ pub struct GptqLayer {
     pub damping: f64,
     /// Input channels that were 0 in all of the calibration.
     pub dead: usize,
+    /// What the factorization took.
+    pub factor_time: Duration,
+    /// What rounding and updating the channels took.
+    pub update_time: Duration,
 }
 
 /// Quantizes a layer by GPTQ, never worse than rounding to nearest on its own calibration inputs.
@@ -117,8 +123,10 @@ pub fn quantize_gptq(
     let rtn = round_to_nearest(weight, None, &options.grid)?;
     let rtn_loss = hessian.loss(weight, &rtn.dequantize());
 
+    let start = Instant::now();
     let order = Order::of(hessian, options);
     let (factor, dead) = order.factor(hessian, options.damping)?;
+    let factored = Instant::now();
     let solver = Solver {
         shape,
         options,
@@ -128,6 +136,7 @@ pub fn quantize_gptq(
         fixed: order.static_grids(weight, &shape, hessian, options)?,
     };
     let weights = solver.solve(weight)?;
+    let update_time = factored.elapsed();
     let loss = hessian.loss(weight, &weights.dequantize());
     let took_rtn = loss.is_nan() || loss > rtn_loss;
     Ok(GptqLayer {
@@ -137,6 +146,8 @@ pub fn quantize_gptq(
         took_rtn,
         damping: factor.damping,
         dead,
+        factor_time: factored - start,
+        update_time,
     })
 }
 
@@ -163,7 +174,6 @@ struct Solved {
 impl Solver<'_> {
     fn solve(&self, weight: Weight<'_>) -> Result<IntWeights, QuantizeError> {
         let QuantShape { k, n, groups, .. } = self.shape;
-        let ordered = weight.reordered(&self.order.channels);
         let [least, most] = OUTPUTS;
         let outputs = n.div_ceil(rayon::current_num_threads()).clamp(least, most);
         let parts: Vec<Solved> = (0..n.div_ceil(outputs))
@@ -171,11 +181,10 @@ impl Solver<'_> {
             .map(|part| {
                 let first = part * outputs;
                 let columns = first..(first + outputs).min(n);
-                let rows = ordered.chunks_exact(n);
-                let own = rows
-                    .flat_map(|row| &row[columns.clone()])
-                    .copied()
-                    .collect();
+                let mut own = Vec::with_capacity(k * columns.len());
+                for &channel in &self.order.channels {
+                    own.extend_from_slice(&weight.row(channel)[columns.clone()]);
+                }
                 self.solve_outputs(own, columns)
             })
             .collect::<Result<_, _>>()?;
@@ -214,58 +223,91 @@ impl Solver<'_> {
             codes: vec![0; k * width],
             grids: self.own_grids(columns),
         };
-        let mut errors = vec![0.0f32; BLOCK * width];
         for block in self.blocks() {
-            let at_start = match self.options.group_fit {
-                GroupFit::Exact => Vec::new(),
-                GroupFit::BlockStart => w[block.start * width..].to_vec(),
-            };
-            for run in self.runs(&block) {
-                if self.fixed.is_none() && run.start % self.shape.group == 0 {
-                    let rows = match self.options.group_fit {
-                        GroupFit::Exact => &w[run.start * width..],
-                        GroupFit::BlockStart => &at_start[(run.start - block.start) * width..],
-                    };
-                    solved.grids.push(self.fit(run.start, rows, width)?);
-                }
-                let errors = &mut errors[(run.start - block.start) * width..][..run.len() * width];
-                self.round_run(&mut w, &run, errors, &mut solved);
-                self.propagate(&mut w, &run, run.end..block.end, errors);
+            for first in (0..width).step_by(tile::OUTPUTS) {
+                let columns = first..(first + tile::OUTPUTS).min(width);
+                self.round_tile(&mut w, &block, columns, &mut solved)?;
             }
-            self.propagate(&mut w, &block, block.end..k, &errors[..block.len() * width]);
+            self.propagate(&mut w, &block, width);
         }
         Ok(solved)
     }
 
-    /// The channels `to` learn of the errors [from, width]: w_to -= U[from, to]^T errors.
-    fn propagate(&self, w: &mut [f32], from: &Range<usize>, to: Range<usize>, errors: &[f32]) {
-        if to.is_empty() {
+    /// Rounds the outputs `columns` of a block's channels; their rows of `w` become the errors.
+    fn round_tile(
+        &self,
+        w: &mut [f32],
+        block: &Range<usize>,
+        columns: Range<usize>,
+        solved: &mut Solved,
+    ) -> Result<(), QuantizeError> {
+        let (k, width, group) = (self.shape.k, solved.width, self.shape.group);
+        let rows = block.start * width..block.end * width;
+        let mut tile = Tile::load(&w[rows.clone()], width, columns.clone());
+        for run in self.runs(block) {
+            if self.fixed.is_none() && run.start % group == 0 {
+                let channels = run.start..(run.start + group).min(k);
+                // A block's rows of `w` stay as they were at its start until the tile is put back.
+                let inside = self.options.group_fit == GroupFit::Exact && run.start > block.start;
+                let grid = if inside {
+                    let rows = &tile.rows[run.start - block.start..];
+                    self.fit(&channels, rows.iter().map(|row| &row[..columns.len()]))?
+                } else {
+                    let rows = w[run.start * width..].chunks_exact(width);
+                    self.fit(&channels, rows.map(|row| &row[columns.clone()]))?
+                };
+                solved.grids[run.start / group].set_columns(columns.start, &grid);
+            }
+            let levels: Vec<Levels<'_>> = run
+                .clone()
+                .map(|i| match self.fixed {
+                    Some(_) => self.order.channels[i],
+                    None => i,
+                })
+                .map(|channel| solved.grids[channel / group].levels(columns.clone()))
+                .collect();
+            let within = run.start - block.start..run.end - block.start;
+            let upper = &self.upper[block.start * k + block.start..];
+            tile.round(within, &levels, upper, k);
+        }
+        tile.store(
+            &mut w[rows.clone()],
+            &mut solved.codes[rows],
+            width,
+            columns,
+        );
+        Ok(())
+    }
+
+    /// The channels after a block learn of its errors: w_later -= U[block, later]^T w_block.
+    fn propagate(&self, w: &mut [f32], block: &Range<usize>, width: usize) {
+        let k = self.shape.k;
+        let later = k - block.end;
+        if later == 0 {
             return;
         }
-        let (k, width) = (self.shape.k, errors.len() / from.len());
         let upper = MatRef::from_row_major_slice(self.upper, k, k);
-        let coefficients = upper.submatrix(from.start, to.start, from.len(), to.len());
-        let rows = &mut w[to.start * width..to.end * width];
+        let coefficients = upper.submatrix(block.start, block.end, block.len(), later);
+        let (done, rows) = w.split_at_mut(block.end * width);
         matmul(
-            MatMut::from_row_major_slice_mut(rows, to.len(), width),
+            MatMut::from_row_major_slice_mut(rows, later, width),
             Accum::Add,
             coefficients.transpose(),
-            MatRef::from_row_major_slice(errors, from.len(), width),
+            MatRef::from_row_major_slice(&done[block.start * width..], block.len(), width),
             -1.0,
             Par::Seq,
         );
     }
 
-    /// The part of the fixed grids that belongs to these outputs; nothing where grids are fitted
-    /// on the way.
+    /// The grids of these outputs: the part of the fixed ones, or room for those fitted on the way.
     fn own_grids(&self, columns: Range<usize>) -> Vec<Grid> {
-        let own = |grid: &Grid| {
-            let mut part = Grid::empty(0, self.shape.bits);
-            part.scales.extend(&grid.scales[columns.clone()]);
-            part.zeros.extend(&grid.zeros[columns.clone()]);
-            part
-        };
-        self.fixed.iter().flatten().map(own).collect()
+        match &self.fixed {
+            Some(fixed) => fixed
+                .iter()
+                .map(|grid| grid.columns(columns.clone()))
+                .collect(),
+            None => vec![Grid::empty(columns.len(), self.shape.bits); self.shape.groups],
+        }
     }
 
     /// Ranges of channels whose errors the channels after them learn of at once.
@@ -286,47 +328,16 @@ impl Solver<'_> {
         ranges(block.clone(), |start| RUN.min(group - start % group))
     }
 
-    /// Rounds the channels of a run; leaves e_i [run, width] in `errors`.
-    fn round_run(
+    /// The grid of the group of `channels`, of which `rows` begin with the weights.
+    fn fit<'w>(
         &self,
-        w: &mut [f32],
-        run: &Range<usize>,
-        errors: &mut [f32],
-        solved: &mut Solved,
-    ) {
-        let (k, width) = (self.shape.k, solved.width);
-        let mut restored = vec![0.0f32; width];
-        for (i, error) in run.clone().zip(errors.chunks_exact_mut(width)) {
-            let channel = match self.fixed {
-                Some(_) => self.order.channels[i],
-                None => i,
-            };
-            let (done, later) = w[..run.end * width].split_at_mut((i + 1) * width);
-            let row = &done[i * width..];
-            let codes = &mut solved.codes[i * width..(i + 1) * width];
-            solved.grids[channel / self.shape.group].quantize(row, codes, &mut restored);
-            let upper = &self.upper[i * k..(i + 1) * k];
-            for ((error, &w), &q) in error.iter_mut().zip(row).zip(&restored) {
-                *error = (w - q) / upper[i];
-            }
-            for (row, &by) in later.chunks_exact_mut(width).zip(&upper[i + 1..]) {
-                for (w, &error) in row.iter_mut().zip(&*error) {
-                    *w -= by * error;
-                }
-            }
-        }
-    }
-
-    /// The grid of the group that starts at position `first`, whose rows begin `rows`.
-    fn fit(&self, first: usize, rows: &[f32], width: usize) -> Result<Grid, QuantizeError> {
-        let last = (first + self.shape.group).min(self.shape.k);
-        let rows = rows.chunks_exact(width).take(last - first);
-        Grid::fit(
-            rows,
-            &self.importance[first..last],
-            width,
-            &self.options.grid,
-        )
+        channels: &Range<usize>,
+        rows: impl Iterator<Item = &'w [f32]> + Clone,
+    ) -> Result<Grid, QuantizeError> {
+        let rows = rows.take(channels.len());
+        let width = rows.clone().next().map_or(0, <[f32]>::len);
+        let importance = &self.importance[channels.clone()];
+        Grid::fit(rows, importance, width, &self.options.grid)
     }
 }
 

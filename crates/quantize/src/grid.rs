@@ -1,5 +1,7 @@
 //! The integer grid of a group: how a scale and a zero point follow from the weights.
 
+use std::ops::Range;
+
 use flashcube_formats::QuantShape;
 use half::f16;
 
@@ -96,6 +98,7 @@ pub(crate) struct Grid {
 const ROUNDER: f32 = 12_582_912.0;
 
 /// The nearest whole number, ties to even, of |x| < 2^22.
+#[inline(always)]
 fn round(x: f32) -> f32 {
     (x + ROUNDER) - ROUNDER
 }
@@ -180,31 +183,80 @@ impl Grid {
         Ok(())
     }
 
+    /// The part of the outputs `columns`.
+    pub(crate) fn columns(&self, columns: Range<usize>) -> Self {
+        Self {
+            scales: self.scales[columns.clone()].to_vec(),
+            zeros: self.zeros[columns].to_vec(),
+            max_code: self.max_code,
+        }
+    }
+
+    /// Puts another grid in place of the outputs from `first` on.
+    pub(crate) fn set_columns(&mut self, first: usize, part: &Self) {
+        let columns = first..first + part.scales.len();
+        self.scales[columns.clone()].copy_from_slice(&part.scales);
+        self.zeros[columns].copy_from_slice(&part.zeros);
+    }
+
+    /// What the outputs `columns` are rounded with.
+    pub(crate) fn levels(&self, columns: Range<usize>) -> Levels<'_> {
+        Levels {
+            scales: &self.scales[columns.clone()],
+            zeros: &self.zeros[columns],
+            max_code: self.max_code,
+        }
+    }
+
+    /// Codes and restored weights of a row `[n]`.
+    pub(crate) fn quantize(&self, row: &[f32], codes: &mut [u8], restored: &mut [f32]) {
+        self.levels(0..row.len()).quantize(row, codes, restored);
+    }
+
+    fn add_error(&self, row: &[f32], importance: f32, error: &mut [f32]) {
+        let levels = self.levels(0..row.len());
+        for (column, &weight) in row.iter().enumerate() {
+            let off = weight - levels.value(column, levels.code(column, weight));
+            error[column] += importance * off * off;
+        }
+    }
+}
+
+/// Scales and zero points of some outputs in one group.
+#[derive(Clone, Copy)]
+pub(crate) struct Levels<'a> {
+    scales: &'a [f32],
+    zeros: &'a [f32],
+    max_code: f32,
+}
+
+impl Levels<'_> {
     /// The code of a weight.
-    pub(crate) fn code(&self, column: usize, weight: f32) -> f32 {
+    #[inline(always)]
+    fn code(&self, column: usize, weight: f32) -> f32 {
         let bound = 2.0 * self.max_code + 2.0;
         let steps = round((weight / self.scales[column]).clamp(-bound, bound));
         (steps + self.zeros[column]).clamp(0.0, self.max_code)
     }
 
     /// The weight of a code.
-    pub(crate) fn value(&self, column: usize, code: f32) -> f32 {
+    #[inline(always)]
+    fn value(&self, column: usize, code: f32) -> f32 {
         self.scales[column] * (code - self.zeros[column])
     }
 
-    /// Codes and restored weights of a row `[n]`.
+    /// Codes and restored weights of a row of these outputs.
+    #[inline(always)]
     pub(crate) fn quantize(&self, row: &[f32], codes: &mut [u8], restored: &mut [f32]) {
-        for (column, &weight) in row.iter().enumerate() {
-            let code = self.code(column, weight);
-            codes[column] = code as u8;
-            restored[column] = self.value(column, code);
-        }
-    }
-
-    fn add_error(&self, row: &[f32], importance: f32, error: &mut [f32]) {
-        for (column, &weight) in row.iter().enumerate() {
-            let off = weight - self.value(column, self.code(column, weight));
-            error[column] += importance * off * off;
+        let outputs = self.scales.len();
+        let (zeros, row) = (&self.zeros[..outputs], &row[..outputs]);
+        let (codes, restored) = (&mut codes[..outputs], &mut restored[..outputs]);
+        let levels = Levels { zeros, ..*self };
+        for column in 0..outputs {
+            let code = levels.code(column, row[column]);
+            // 2^23 + code has the code in its low bits: a cast by plain SIMD.
+            codes[column] = (code + 8_388_608.0).to_bits() as u8;
+            restored[column] = levels.value(column, code);
         }
     }
 }

@@ -29,6 +29,7 @@ mod hessian;
 pub mod model;
 mod order;
 mod rtn;
+mod tile;
 mod weight;
 
 pub use awq::{

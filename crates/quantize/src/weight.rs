@@ -35,15 +35,6 @@ impl<'a> Weight<'a> {
     pub(crate) fn row(&self, row: usize) -> &'a [f32] {
         &self.values[row * self.n..(row + 1) * self.n]
     }
-
-    /// W with the rows `order`.
-    pub(crate) fn reordered(&self, order: &[usize]) -> Vec<f32> {
-        order
-            .iter()
-            .flat_map(|&row| self.row(row))
-            .copied()
-            .collect()
-    }
 }
 
 /// [rows, columns] -> [columns, rows]: what checkpoints store as [out, in] becomes W [k, n].

@@ -2,6 +2,7 @@
 
 mod awq;
 mod codebook;
+mod convert;
 mod drift;
 mod gptq;
 mod layer;

@@ -11,14 +11,14 @@ use flashcube_quantize::*;
 
 use crate::tiny;
 
-fn grid(bits: u32, symmetric: bool) -> GridOptions {
+pub(crate) fn grid(bits: u32, symmetric: bool) -> GridOptions {
     GridOptions {
         symmetric,
         ..GridOptions::new(bits, Some(16))
     }
 }
 
-fn options(method: Method, format: &str) -> ModelOptions {
+pub(crate) fn options(method: Method, format: &str) -> ModelOptions {
     let bits = method.grid().map_or(4, |grid| grid.bits);
     ModelOptions::new(method, Target::parse(format, bits).unwrap())
 }
@@ -31,7 +31,7 @@ fn awq(bits: u32) -> Method {
     Method::Awq(AwqOptions::new(grid(bits, false)))
 }
 
-fn quantize(
+pub(crate) fn quantize(
     model: &Model,
     out: &Path,
     options: &ModelOptions,
@@ -279,48 +279,6 @@ fn scales_without_a_place_are_refused_or_skipped() {
         "{scaled:?}"
     );
     assert!(report.linears.iter().all(|linear| !linear.divisor));
-}
-
-#[test]
-fn conversion_keeps_every_weight() {
-    let folder = tempfile::tempdir().unwrap();
-    let model = tiny::llama(&folder.path().join("llama"), 2);
-    let first = folder.path().join("gptq");
-    quantize(
-        &model,
-        &first,
-        &options(Method::Rtn(grid(4, false)), "gptq"),
-    )
-    .unwrap();
-    let original = Model::open(&first).unwrap();
-    let mut from = first;
-    for format in ["gptq_v2", "compressed-tensors", "awq", "gptq"] {
-        let to = folder.path().join(format!("to-{format}"));
-        let target = Target::parse(format, 4).unwrap();
-        convert_model(&Model::open(&from).unwrap(), &to, target, usize::MAX).unwrap();
-        let converted = Model::open(&to).unwrap();
-        let names = original.weights().names();
-        assert_eq!(converted.weights().names(), names);
-        for name in names {
-            let shape = original.weights().shape(&name).unwrap();
-            let read = |model: &Model| model.weights().tensor(&name, &shape).unwrap();
-            assert!(read(&original) == read(&converted), "{format}: {name}");
-        }
-        from = to;
-    }
-    let float = convert_model(
-        &model,
-        &folder.path().join("x"),
-        Target::parse("awq", 4).unwrap(),
-        1,
-    );
-    assert!(float.unwrap_err().to_string().contains("not quantized"));
-    let marlin = Target::parse("marlin", 4).unwrap();
-    let refused = convert_model(&original, &folder.path().join("y"), marlin, 1).unwrap_err();
-    assert!(
-        refused.to_string().contains("marlin cannot hold"),
-        "{refused}"
-    );
 }
 
 #[test]

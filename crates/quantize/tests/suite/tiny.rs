@@ -54,10 +54,13 @@ fn draw(seed: u64) -> Draw {
     }
 }
 
-/// Three blocks, hidden 32, 4 query heads on 2 of keys and values. The norms have loud channels, as
-/// AWQ wants them.
+/// Hidden 32, 48 in the MLP.
 pub(crate) fn llama(folder: &Path, blocks: usize) -> Model {
-    let (hidden, wide) = (32, 48);
+    sized_llama(folder, blocks, 32, 48)
+}
+
+/// 4 query heads on 2 of keys and values. The norms have loud channels, as AWQ wants them.
+pub(crate) fn sized_llama(folder: &Path, blocks: usize, hidden: usize, wide: usize) -> Model {
     let mut d = draw(1);
     d.tensor(
         "model.embed_tokens.weight".into(),
@@ -71,10 +74,10 @@ pub(crate) fn llama(folder: &Path, blocks: usize) -> Model {
         d.tensor(name("input_layernorm"), &[hidden], 1.0, 1.0);
         d.tensor(name("post_attention_layernorm"), &[hidden], 1.0, 1.0);
         for (part, n, k) in [
-            ("self_attn.q_proj", 32, hidden),
-            ("self_attn.k_proj", 16, hidden),
-            ("self_attn.v_proj", 16, hidden),
-            ("self_attn.o_proj", hidden, 32),
+            ("self_attn.q_proj", hidden, hidden),
+            ("self_attn.k_proj", hidden / 2, hidden),
+            ("self_attn.v_proj", hidden / 2, hidden),
+            ("self_attn.o_proj", hidden, hidden),
             ("mlp.gate_proj", wide, hidden),
             ("mlp.up_proj", wide, hidden),
             ("mlp.down_proj", hidden, wide),
