@@ -2,7 +2,8 @@
 
 use clap::{Args, ValueEnum};
 use flashcube_lowering::{
-    Arch, Blueprint, ListedKernel, Lowering, LoweringError, Report, find_kernel, kernels,
+    Arch, Blueprint, ListedKernel, Lowering, LoweringError, Prediction, Report, find_kernel,
+    kernels,
 };
 use serde::Serialize;
 
@@ -51,7 +52,7 @@ enum Emit {
     Ptx,
     /// What ptxas makes of that
     Sass,
-    /// Registers, stack, spills, shared memory, warnings, instruction counts
+    /// Registers, stack, spills, shared memory, warnings, instruction counts, and a predicted speed
     Report,
 }
 
@@ -167,8 +168,9 @@ fn cuda(args: &LowerArgs, kernel: &ListedKernel) -> Result<()> {
         Emit::Ptx => text(&Lowering::find()?.ptx(&source, args.arch)?.text),
         Emit::Sass => text(&Lowering::find()?.lower(&source, args.arch)?.assembly.sass),
         Emit::Report => {
-            let report = Lowering::find()?.lower(&source, args.arch)?.report()?;
-            print_report(args, kernel, &blueprint, &report)
+            let lowered = Lowering::find()?.lower(&source, args.arch)?;
+            let prediction = Prediction::of(&blueprint, args.arch, &lowered.sass()?);
+            print_report(args, kernel, &blueprint, &lowered.report()?, prediction)
         }
     }
 }
@@ -179,6 +181,7 @@ struct Judged<'a> {
     blueprint: String,
     tier: String,
     violations: &'a [String],
+    prediction: Option<Prediction>,
     #[serde(flatten)]
     report: &'a Report,
 }
@@ -188,6 +191,7 @@ fn print_report(
     kernel: &ListedKernel,
     blueprint: &Blueprint,
     report: &Report,
+    prediction: Option<Prediction>,
 ) -> Result<()> {
     let violations: Vec<String> = match report.check(&blueprint.expect()) {
         Ok(()) => Vec::new(),
@@ -198,10 +202,15 @@ fn print_report(
             blueprint: blueprint.to_string(),
             tier: blueprint.tier().to_string(),
             violations: &violations,
+            prediction,
             report,
         })?;
     } else {
-        output::print(format_args!("{:<14}{blueprint}\n{report}", "blueprint"))?;
+        let predicted = prediction.map_or(String::new(), |it| it.to_string());
+        output::print(format_args!(
+            "{:<14}{blueprint}\n{predicted}{report}",
+            "blueprint"
+        ))?;
     }
     if violations.is_empty() {
         return Ok(());

@@ -15,6 +15,7 @@ mod cubecl;
 mod error;
 mod kernels;
 mod lower;
+mod model;
 mod nvrtc;
 mod ptxas;
 mod report;
@@ -34,6 +35,7 @@ pub use kernels::{
     AttendProblem, Blueprint, ListedKernel, MatmulProblem, Problem, cuda_caps, find_kernel, kernels,
 };
 pub use lower::{Lowered, Lowering};
+pub use model::{BlockWork, Prediction, Rates};
 pub use nvrtc::{Nvrtc, Ptx};
 pub use ptxas::{Assembly, Resources, assemble};
 pub use report::{Expect, Report, Violation};

@@ -33,7 +33,7 @@ impl Instruction {
     }
 
     /// Where a direct branch goes.
-    fn branch_target(&self) -> Option<u64> {
+    pub(crate) fn branch_target(&self) -> Option<u64> {
         if self.base() != "BRA" {
             return None;
         }

@@ -50,6 +50,9 @@ pub struct Launch {
     pub schedule: Schedule,
     /// Instructions that the warps of a cluster may execute together.
     pub max_instructions: u64,
+    /// A copy may complete only on an mbarrier whose initialisation a fence followed. CUTLASS always has one, Triton
+    /// relies on the barrier behind it.
+    pub init_fence: bool,
 }
 
 impl Launch {
@@ -63,6 +66,7 @@ impl Launch {
             args,
             schedule: Schedule::Latest,
             max_instructions: 1 << 32,
+            init_fence: true,
         }
     }
 }

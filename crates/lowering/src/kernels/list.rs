@@ -72,6 +72,7 @@ fn attend_forward(all: &mut Vec<ListedKernel>) {
     }
     let [_, (_, causal), _] = feature_sets();
     add("_causal", attention(DType::BF16, 192, 128, causal));
+    add("_causal", attention(DType::BF16, 256, 256, causal));
     for (suffix, features) in [
         (
             "_softcap_window",

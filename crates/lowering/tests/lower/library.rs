@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, ops::RangeInclusive};
 
-use flashcube_kernels::AttendBlueprint;
+use flashcube_kernels::{AttendBlueprint, TierName};
 use flashcube_lowering::{
     Arch, Blueprint, Cache, ListedKernel, Lowering, LoweringError, Report, Sass, Toolkit,
     find_kernel, kernels,
@@ -37,6 +37,9 @@ pub(crate) const WITH_TOOLKIT: &[Named] = &[
     ("every_listed_kernel_on_sm_100a", || {
         every_kernel_on(Arch::Sm100a)
     }),
+    ("every_blackwell_kernel_on_sm_103a", || {
+        every_blackwell_kernel_on(Arch::Sm103a)
+    }),
     ("every_plane_kernel_on_sm_89", || {
         every_plane_kernel_on(Arch::Sm89)
     }),
@@ -47,6 +50,10 @@ pub(crate) const WITH_TOOLKIT: &[Named] = &[
     (
         "hopper_masks_only_the_blocks_that_hide_keys",
         hopper_interior_is_maskless,
+    ),
+    (
+        "nothing_touches_an_accumulator_before_its_wait",
+        nothing_touches_a_pending_accumulator,
     ),
     (
         "plane_masks_only_the_blocks_that_hide_keys",
@@ -168,6 +175,17 @@ fn every_kernel_on(arch: Arch) {
     check(&lowering(), &kernels(), arch);
 }
 
+/// What asks for tensor memory. Kernels of other tiers are those of sm_100a.
+fn every_blackwell_kernel_on(arch: Arch) {
+    let mut some = kernels();
+    some.retain(|kernel| {
+        let tier = kernel.blueprint(arch).unwrap().tier();
+        tier == TierName::Blackwell
+    });
+    assert!(some.len() >= 40, "{}", some.len());
+    check(&lowering(), &some, arch);
+}
+
 /// The tiles of GPUs with 99 KiB of shared memory.
 fn every_plane_kernel_on(arch: Arch) {
     let mut some = kernels();
@@ -256,4 +274,71 @@ fn interior_is_maskless(
         selects >= scores && compares >= scores,
         "{selects} {compares}"
     );
+}
+
+/// Between a wgmma and the wait that ends it nothing touches its accumulator: a move there would wait for the product.
+fn nothing_touches_a_pending_accumulator() {
+    let lowering = lowering();
+    for name in [
+        "attend_forward_bf16_d64",
+        "attend_forward_bf16_d128",
+        "attend_forward_bf16_d128_causal",
+        "attend_forward_bf16_d256",
+        "attend_forward_f16_d128_lengths",
+        "attend_forward_bf16_d128_varlen_causal",
+    ] {
+        let kernel = find_kernel(name, Arch::Sm90a).unwrap();
+        let source = kernel.blueprint(Arch::Sm90a).unwrap().cuda(Arch::Sm90a);
+        let lowered = lowering.lower(&source.unwrap(), Arch::Sm90a).unwrap();
+        let listing = &lowered.assembly.sass;
+        let (products, touching) = touching_pending(&Sass::parse(listing).unwrap());
+        assert!(products >= 2, "{name}: {products} products waited for");
+        assert_eq!(touching, Vec::<String>::new(), "{name}");
+        // Proof that a move would have been seen.
+        let commit = listing.lines().find(|line| line.contains("gsb0 ;"));
+        let commit = commit.expect("a product that ends a group");
+        let word = commit.split_whitespace().nth(2).unwrap();
+        let first = word.trim_end_matches(',');
+        let moved = format!("{commit}\n /*0000*/ MOV R2, {first} ;");
+        let planted = listing.replacen(commit, &moved, 1);
+        let (_, touching) = touching_pending(&Sass::parse(&planted).unwrap());
+        assert_eq!(touching, [format!("MOV R2, {first}")], "{name}");
+    }
+}
+
+/// Groups of products waited for, and the other instructions that use an accumulator in between, in the order of the code.
+fn touching_pending(sass: &Sass) -> (usize, Vec<String>) {
+    let (mut open, mut groups) = (Vec::new(), Vec::new());
+    let (mut waited, mut touching) = (0, Vec::new());
+    for i in sass.instructions() {
+        let registers = registers(&i.operands);
+        if i.is("HGMMA") {
+            // 64 rows by n columns of f32 in 128 units: n / 2 registers each.
+            let n = i.opcode.split(['.', 'x']).nth(2).unwrap().parse::<u32>();
+            open.push(registers[0]..registers[0] + n.unwrap() / 2);
+            if i.operands.contains("gsb0") {
+                groups.push(std::mem::take(&mut open));
+            }
+        } else if i.is("WARPGROUP.DEPBAR") {
+            let (_, left) = i.operands.rsplit_once("0x").unwrap();
+            let over = groups.len().saturating_sub(left.parse().unwrap());
+            waited += groups.drain(..over).count();
+        } else {
+            let pending: Vec<_> = open.iter().chain(groups.iter().flatten()).collect();
+            if registers
+                .iter()
+                .any(|r| pending.iter().any(|range| range.contains(r)))
+            {
+                touching.push(format!("{} {}", i.opcode, i.operands));
+            }
+        }
+    }
+    (waited, touching)
+}
+
+/// Numbers of the vector registers that the operands name.
+fn registers(operands: &str) -> Vec<u32> {
+    let words = operands.split(|c: char| !c.is_ascii_alphanumeric());
+    let numbers = words.filter_map(|word| word.strip_prefix('R')?.parse().ok());
+    numbers.collect()
 }

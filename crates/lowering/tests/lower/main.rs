@@ -5,6 +5,7 @@
 
 mod kernels;
 mod library;
+mod model;
 mod seam;
 mod toolkit;
 
@@ -34,9 +35,11 @@ fn main() -> ExitCode {
     let mut trials: Vec<Trial> = seam::TESTS
         .iter()
         .chain(library::WITHOUT_TOOLKIT)
+        .chain(model::WITHOUT_TOOLKIT)
         .map(|&(name, body)| Trial::test(name, move || passed(body)))
         .collect();
     let with_toolkit = toolkit::TESTS.iter().chain(library::WITH_TOOLKIT);
+    let with_toolkit = with_toolkit.chain(model::WITH_TOOLKIT);
     trials.extend(with_toolkit.map(|&(name, body)| {
         let trial = Trial::test(name, move || passed(body)).with_ignored_flag(skip);
         if skip {

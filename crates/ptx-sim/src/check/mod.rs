@@ -2,6 +2,7 @@
 
 mod clock;
 mod fault;
+mod releases;
 mod shared;
 
 pub(crate) use clock::Knowledge;

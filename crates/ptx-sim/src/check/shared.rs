@@ -1,5 +1,6 @@
 //! Shared memory of a cube, and who has touched what.
 
+use super::releases::Releases;
 use super::{Fault, Knowledge};
 
 /// Bytes at the start of the window that belong to the system.
@@ -28,6 +29,13 @@ struct Word {
     synced: u32,
 }
 
+/// Last read of a word by a warp: its time, and the lanes that read then.
+#[derive(Clone, Copy, Debug, Default)]
+struct Read {
+    time: u32,
+    lanes: u32,
+}
+
 /// Who accesses.
 #[derive(Clone, Copy)]
 pub(crate) struct Access<'a> {
@@ -45,7 +53,8 @@ pub(crate) struct Shared {
     written: Vec<bool>,
     words: Vec<Word>,
     /// Last read of every word by every warp of the cluster.
-    reads: Vec<u32>,
+    reads: Vec<Read>,
+    releases: Releases,
     warps: usize,
     /// Unfinished asynchronous writes and reads of every 16 bytes.
     writers: Vec<u16>,
@@ -75,7 +84,8 @@ impl Shared {
             bytes: vec![0; size],
             written: vec![false; size],
             words: vec![nothing; size / 4],
-            reads: vec![0; size / 4 * warps],
+            reads: vec![Read::default(); size / 4 * warps],
+            releases: Releases::new(warps),
             warps,
             writers: vec![0; size / 16],
             readers: vec![0; size / 16],
@@ -153,8 +163,7 @@ impl Shared {
         if last.mask & mask == 0 || last.at.component == UNORDERED {
             return Ok(());
         }
-        let (component, time) = (last.at.component as usize, last.at.time);
-        if component == access.warp {
+        if last.at.component as usize == access.warp {
             let lanes = last.generic && last.lane as usize != access.lane;
             if lanes && last.synced == access.synced {
                 let earlier = format!("write by lane {} of the same warp", last.lane);
@@ -162,11 +171,27 @@ impl Shared {
             }
             return Ok(());
         }
-        if access.know.knows(component, time) {
+        if self.knows_write(word, access.know) {
             return Ok(());
         }
         let earlier = format!("write by {}", self.who(last.at));
         Err(self.race(word * 4, what, earlier))
+    }
+
+    /// The word's last write is known, and so that its lane took part when its warp made it known.
+    fn knows_write(&self, word: usize, know: &Knowledge) -> bool {
+        let last = self.words[word];
+        let (component, time) = (last.at.component as usize, last.at.time);
+        let lanes = u32::from(last.generic).checked_shl(u32::from(last.lane));
+        know.knows(component, time)
+            && self
+                .releases
+                .cover(component, time, know.time(component), lanes.unwrap_or(0))
+    }
+
+    /// `lanes` of the warp make known what they did up to `time`.
+    pub(crate) fn release(&mut self, warp: usize, time: u32, lanes: u32) {
+        self.releases.add(warp, time, lanes);
     }
 
     /// All reads of the word are known to the accessor.
@@ -178,8 +203,13 @@ impl Shared {
         what: &'static str,
     ) -> Result<(), Fault> {
         let reads = &self.reads[word * self.warps..(word + 1) * self.warps];
-        for (warp, &time) in reads.iter().enumerate() {
-            if time > 0 && Some(warp) != own && !know.knows(warp, time) {
+        for (warp, &Read { time, lanes }) in reads.iter().enumerate() {
+            if time == 0 || Some(warp) == own {
+                continue;
+            }
+            let known =
+                know.knows(warp, time) && self.releases.cover(warp, time, know.time(warp), lanes);
+            if !known {
                 return Err(self.race(word * 4, what, format!("read by warp {warp}")));
             }
         }
@@ -223,7 +253,11 @@ impl Shared {
                 return Err(self.owned(word * 4, "asynchronous copy"));
             }
             self.ordered_write(word, bytes_of(word, at, out.len()), access, "read")?;
-            self.reads[word * self.warps + access.warp] = access.know.time(access.warp);
+            let time = access.know.time(access.warp);
+            let last = &mut self.reads[word * self.warps + access.warp];
+            let earlier = if last.time == time { last.lanes } else { 0 };
+            let lanes = earlier | 1 << access.lane;
+            *last = Read { time, lanes };
         }
         out.copy_from_slice(&self.bytes[at..at + out.len()]);
         Ok(())
@@ -329,7 +363,7 @@ impl Shared {
             return Ok(());
         }
         let (component, time) = (last.at.component as usize, last.at.time);
-        if !know.knows(component, time) {
+        if !self.knows_write(word, know) {
             let earlier = format!("write by {}", self.who(last.at));
             return Err(self.race(word * 4, what, earlier));
         }
@@ -363,8 +397,8 @@ impl Shared {
                 // cp.async writes through the generic proxy on behalf of its thread.
                 Some(warp) => {
                     let last = self.words[word];
-                    let (component, time) = (last.at.component as usize, last.at.time);
-                    let known = component == warp || know.knows(component, time);
+                    let component = last.at.component as usize;
+                    let known = component == warp || self.knows_write(word, know);
                     if last.mask > 0 && last.at.component != UNORDERED && !known {
                         let earlier = format!("write by {}", self.who(last.at));
                         return Err(self.race(word * 4, "asynchronous write", earlier));
@@ -427,7 +461,8 @@ impl Shared {
     /// A finished asynchronous read counts as one by `warp`.
     pub(crate) fn note_read(&mut self, at: u32, bytes: usize, warp: usize, time: u32) {
         for word in at as usize / 4..(at as usize + bytes).div_ceil(4) {
-            self.reads[word * self.warps + warp] = time;
+            // An asynchronous read: no lane has to be heard of.
+            self.reads[word * self.warps + warp] = Read { time, lanes: 0 };
         }
     }
 

@@ -52,6 +52,19 @@ impl ClusterBarrier {
 }
 
 impl Machine<'_> {
+    /// `lanes` of the warp make known what they did and know.
+    pub(super) fn release(&mut self, warp: &mut Warp, lanes: u32) -> Knowledge {
+        self.released(warp.id, warp.know.time(warp.id), lanes);
+        warp.release()
+    }
+
+    /// `lanes` stand behind what the warp did up to `time`.
+    pub(super) fn released(&mut self, warp: usize, time: u32, lanes: u32) {
+        for cube in &mut self.cubes {
+            cube.shared.release(warp, time, lanes);
+        }
+    }
+
     pub(super) fn named_barrier(
         &mut self,
         warp: &mut Warp,
@@ -83,7 +96,7 @@ impl Machine<'_> {
         if expected == 0 || !expected.is_multiple_of(32) || expected > all {
             return fault(format!("{expected} threads, the cube has {all}"));
         }
-        let known = warp.release();
+        let known = self.release(warp, u32::MAX);
         let barrier = &mut self.cubes[warp.cube].barriers[id];
         if barrier.arrived > 0 && barrier.expected != expected {
             return fault(format!(
@@ -113,7 +126,7 @@ impl Machine<'_> {
     }
 
     pub(super) fn cluster_arrive(&mut self, warp: &mut Warp) -> Result<(), Fault> {
-        let known = warp.release();
+        let known = self.release(warp, u32::MAX);
         let total = self.warps.len();
         let barrier = &mut self.cluster_barrier;
         if barrier.pending.iter().any(|&(id, _)| id == warp.id) {

@@ -238,7 +238,7 @@ impl Machine<'_> {
     ) -> Result<(), Fault> {
         for target in targets {
             self.aligned_box(target.to, align)?;
-            self.known_object(warp, target.bar_cube, target.bar)?;
+            self.fenced_object(warp, target.bar_cube, target.bar)?;
             self.cubes[target.cube].shared.begin_write(
                 target.to,
                 bytes as usize,
@@ -331,6 +331,7 @@ impl Machine<'_> {
                 let known = self.warps[warp].release();
                 let cube = self.warps[warp].cube;
                 let time = known.time(warp);
+                self.released(warp, time, 1 << lane);
                 for chunk in &chunks {
                     self.finish_chunk(chunk, cube, warp, time, lane)?;
                 }

@@ -109,7 +109,11 @@ impl Machine<'_> {
                     }
                 }
             }
-            _ => warp.synced += 1,
+            // bar.warp.sync: from now on each lane speaks for the others.
+            _ => {
+                warp.synced += 1;
+                self.release(warp, active);
+            }
         }
         Ok(Flow::Next)
     }

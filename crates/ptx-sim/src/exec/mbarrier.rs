@@ -29,6 +29,8 @@ pub(super) struct Mbarrier {
     component: usize,
     /// Who made it, and when.
     made: Epoch,
+    /// When a fence made it visible to asynchronous operations.
+    fenced: Option<Epoch>,
 }
 
 impl fmt::Display for Mbarrier {
@@ -157,6 +159,38 @@ impl Machine<'_> {
         })
     }
 
+    /// As [`Self::known_object`], for a copy that will complete there: a fence must have followed the initialisation.
+    pub(super) fn fenced_object(&mut self, warp: &Warp, cube: usize, at: u32) -> Result<(), Fault> {
+        self.known_object(warp, cube, at)?;
+        if !self.launch.init_fence {
+            return Ok(());
+        }
+        let Mbarrier { made, fenced, .. } = *self.object(cube, at)?;
+        let knows = |epoch: Epoch| warp.know.knows(epoch.component as usize, epoch.time);
+        if fenced.is_some_and(knows) || warp.know.fenced(made.component as usize, made.time) {
+            return Ok(());
+        }
+        Err(Fault::Mbarrier {
+            address: at | self.base(cube),
+            problem: "a copy completes on it, and neither fence.mbarrier_init nor \
+                      fence.proxy.async followed its initialisation"
+                .to_owned(),
+        })
+    }
+
+    /// fence.mbarrier_init: what the warp initialised is visible to asynchronous operations.
+    pub(super) fn fence_objects(&mut self, warp: &Warp) {
+        let component = warp.id as u16;
+        let now = Epoch {
+            component,
+            time: warp.know.time(warp.id),
+        };
+        let objects = self.cubes[warp.cube].mbarriers.values_mut();
+        for object in objects.filter(|object| object.made.component == component) {
+            object.fenced.get_or_insert(now);
+        }
+    }
+
     /// Changes an object; what goes wrong is a fault of its address.
     fn change<T>(
         &mut self,
@@ -196,7 +230,7 @@ impl Machine<'_> {
             Mbar::Arrive { state, count, tx } => {
                 let count = read(warp, *count) as u32;
                 let tx = tx.map(|tx| read(warp, tx) as u32);
-                let known = warp.release();
+                let known = self.release(warp, 1 << lane);
                 let phase = self.change(cube, at, |object| {
                     let phase = object.phase;
                     object.coming.join(&known);
@@ -266,6 +300,7 @@ impl Machine<'_> {
                     component: warp.id as u16,
                     time: warp.know.time(warp.id),
                 },
+                fenced: None,
             },
         );
         Ok(())

@@ -243,10 +243,12 @@ impl Machine<'_> {
     }
 
     fn fence(&mut self, warp: &mut Warp, fence: Fence) {
-        if fence == Fence::ProxyAsync {
-            warp.know.fence();
-            warp.know.advance(warp.id);
+        match fence {
+            Fence::ProxyAsync => warp.know.fence(),
+            Fence::MbarrierInit => self.fence_objects(warp),
+            Fence::Memory | Fence::ProxyTensormap => return,
         }
+        warp.know.advance(warp.id);
     }
 
     /// A value that all active lanes share.

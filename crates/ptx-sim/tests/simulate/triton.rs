@@ -49,6 +49,7 @@ fn launch(
     launch.dynamic_shared = shared;
     launch.schedule = schedule;
     launch.max_instructions = 50_000_000;
+    launch.init_fence = false;
     run(&kernel, &launch, memory).map(|coverage| eprintln!("{coverage}"))
 }
 

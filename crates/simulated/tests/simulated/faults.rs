@@ -127,6 +127,20 @@ fn plants() -> Vec<Plant> {
             &["Race", "Mbarrier", "Uninitialised"],
         ),
         plant(
+            "warp barriers before arrivals",
+            "bar.warp.sync",
+            every,
+            dropped(),
+            &["Race"],
+        ),
+        plant(
+            "fences after barriers were made",
+            "fence.",
+            |nth| nth < 2,
+            dropped(),
+            &["Mbarrier"],
+        ),
+        plant(
             "arrivals of warps",
             "mbarrier.arrive.shared",
             every,
