@@ -181,6 +181,14 @@ fn pack_e4m3(a: f32, b: f32, c: f32, d: f32) -> u32 {
     out
 }
 
+/// The E4M3 value nearest to x, to f16 and back [9.7.9.22 cvt]: f16 holds them all. NaN stays NaN.
+#[cube]
+pub(super) fn round_e4m3(x: f32) -> f32 {
+    let out: f32;
+    gpu_asm!("{{ .reg .b16 code, lo, hi; .reg .b32 pair; cvt.rn.satfinite.e4m3x2.f32 code, {x}, {x}; cvt.rn.f16x2.e4m3x2 pair, code; mov.b32 {{lo, hi}}, pair; cvt.f32.f16 {o}, lo; }}", o = out(_) out, x = in(_) val::<f32>(x), options(pure, nomem));
+    out
+}
+
 /// Scale factors of the queries of a stage, once for all its blocks.
 #[cube]
 pub(super) fn place_query_scales(ctx: &BlackwellCtx<'_>) {

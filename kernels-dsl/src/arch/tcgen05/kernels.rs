@@ -3,7 +3,7 @@
 use cubecl::prelude::*;
 use cubecl_cpp::cuda::ptx::tensor_map_address;
 
-use super::{BinaryMixed, Blackwell, BlackwellCtx, BlackwellShape, ptx};
+use super::{BinaryCoded, BinaryMixed, Blackwell, BlackwellCtx, BlackwellShape, ptx};
 use crate::arch::fma::ForwardSizes;
 use crate::arch::hopper::{Binary, HopperLayouts, ptx as shared};
 use crate::attention::*;
@@ -271,7 +271,9 @@ fn run_blackwell<'a>(
             shared::registers_up(comptime!(shape.registers().unwrap_or_default().0));
         }
         let roles = comptime!(Roles::SOFTMAX);
-        if comptime!(blueprint.polynomial) {
+        if comptime!(shape.features.operands.is_some()) {
+            attend_tile::<Blackwell<'a, BinaryCoded>>(&mut ctx, &at, &range, &inputs, plan, roles);
+        } else if comptime!(blueprint.polynomial) {
             attend_tile::<Blackwell<'a, BinaryMixed>>(&mut ctx, &at, &range, &inputs, plan, roles);
         } else {
             attend_tile::<Blackwell<'a, Binary>>(&mut ctx, &at, &range, &inputs, plan, roles);
