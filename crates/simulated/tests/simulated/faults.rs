@@ -136,7 +136,7 @@ fn block_scaled_plants() -> Vec<Plant> {
             ", 16896;",
             every,
             with(", 16896;", ", 16384;"),
-            &["Mbarrier"],
+            &["MemoryOwned", "Mbarrier"],
         ),
     ]
 }
