@@ -241,7 +241,10 @@ pub const FEATURES: [Features; 10] = [
             "empty", "heads", "lengths", "varlen", "masks", "combined", "hidden",
         ],
         every: &["nvfp4", "mxfp4", "mxfp8"],
-        tiers: &[("plane", TierName::Plane)],
+        tiers: &[
+            ("plane", TierName::Plane),
+            ("blackwell", TierName::Blackwell),
+        ],
     },
     Features {
         kernel: Kernel::QuantizeOperand,

@@ -8,7 +8,7 @@
 use cubecl::prelude::*;
 
 use super::{Exponential, LOWEST, RowState};
-use crate::quant::{ScaleRule, e2m1_value, e4m3_rounded, one_if};
+use crate::quant::{ScaleRule, e2m1_value, one_if};
 use crate::tile::Fragment;
 
 /// What the weights of attention are when they multiply V, and the row sum is taken over.
@@ -142,7 +142,7 @@ fn encode_each<F: Fragment, X: Exponential>(
         let x = F::get(&*s, r, c);
         let hidden = x < LOWEST;
         let e = X::exp(select(hidden, max, x) - max + RAISED);
-        let p = select(hidden, 0.0f32, e4m3_rounded(e));
+        let p = select(hidden, 0.0f32, X::e4m3(e));
         sum += p;
         F::set(s, r, c, p);
     }
@@ -168,7 +168,7 @@ fn encode_group<F: Fragment, X: Exponential>(
     // A group without a visible key has any scale.
     top = select(top < LOWEST, max, top);
     let (zero, scale) = if comptime!(format == WeightFormat::Nvfp4) {
-        (top, e4m3_rounded(X::exp(top - max + RAISED)))
+        (top, X::e4m3(X::exp(top - max + RAISED)))
     } else {
         let e = stored_exponent(top, format);
         (e, X::exp(e - max))

@@ -2,6 +2,8 @@
 
 use cubecl::prelude::*;
 
+use crate::quant::e4m3_rounded;
+
 /// exp and log in one base, and the factor that brings natural logits into it.
 ///
 /// `exp(x * PER_NAT)` in this base is e^x. Keeping logits in the hardware's own base saves a
@@ -17,6 +19,8 @@ pub trait Exponential: 'static + Send + Sync {
     fn exp_at(x: f32, #[comptime] c: usize) -> f32;
     /// log_base(x).
     fn log(x: f32) -> f32;
+    /// The E4M3 value nearest to x >= 0, ties to even, at most 448: what an encoded weight is.
+    fn e4m3(x: f32) -> f32;
 }
 
 /// Base e, as every backend offers it.
@@ -35,6 +39,9 @@ impl Exponential for Natural {
     }
     fn log(x: f32) -> f32 {
         x.ln()
+    }
+    fn e4m3(x: f32) -> f32 {
+        e4m3_rounded(x)
     }
 }
 
@@ -63,5 +70,8 @@ impl Exponential for Dyadic {
     }
     fn log(x: f32) -> f32 {
         x.ln() * core::f32::consts::LOG2_E
+    }
+    fn e4m3(x: f32) -> f32 {
+        e4m3_rounded(x)
     }
 }

@@ -10,6 +10,7 @@
 use cubecl::prelude::*;
 
 use super::{Exponential, TableOffsets, TileCoords, WeightFormat, table_word};
+use crate::quant::OperandFormat;
 use crate::tile::Layout;
 
 /// Storage of a boolean mask: true (non-zero) hides the key.
@@ -68,6 +69,9 @@ pub struct LogitFeatures {
     pub sinks: bool,
     /// What weights become before they multiply V.
     pub weights: WeightFormat,
+    /// q and k are codes and scales of this format as block-scaled products take them, v those of the format of
+    /// the weights.
+    pub operands: Option<OperandFormat>,
 }
 
 impl LogitFeatures {

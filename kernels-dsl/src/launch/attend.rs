@@ -94,18 +94,7 @@ pub(crate) fn attend(
     weights: WeightFormat,
 ) -> Result<Attended, Error> {
     let dims = AttendDims::check(q, k, v)?;
-    let out = match &options.out {
-        Some(out) => checked_out(out, &dims, q.dtype)?,
-        // Packed sequences come back as packed tokens [total_q, h_q, d_v].
-        None if options.cu_seqlens.is_some() => {
-            Tensor::empty(client, [dims.s_q, dims.h_q, dims.d_v], q.dtype).packed()
-        }
-        None => Tensor::empty(client, [dims.b, dims.h_q, dims.s_q, dims.d_v], q.dtype),
-    };
-    let lse = match &options.lse {
-        Some(lse) => checked_lse(lse, &dims)?,
-        None => Tensor::empty(client, [dims.b, dims.h_q, dims.s_q], DType::F32),
-    };
+    let (out, lse) = results(client, &dims, q.dtype, options)?;
     let mut hooks = Hooks::check(&dims, options)?;
     hooks.features.weights = weights;
     if lse.elements() == 0 {
@@ -155,6 +144,28 @@ pub(crate) fn attend(
         lse,
         blueprint: Some(blueprint),
     })
+}
+
+/// out and lse: the caller's, checked, or new ones.
+pub(crate) fn results(
+    client: &Client,
+    dims: &AttendDims,
+    dtype: DType,
+    options: &AttendOptions<'_>,
+) -> Result<(Tensor<4>, Tensor<3>), InvalidProblem> {
+    let out = match &options.out {
+        Some(out) => checked_out(out, dims, dtype)?,
+        // Packed sequences come back as packed tokens [total_q, h_q, d_v].
+        None if options.cu_seqlens.is_some() => {
+            Tensor::empty(client, [dims.s_q, dims.h_q, dims.d_v], dtype).packed()
+        }
+        None => Tensor::empty(client, [dims.b, dims.h_q, dims.s_q, dims.d_v], dtype),
+    };
+    let lse = match &options.lse {
+        Some(lse) => checked_lse(lse, dims)?,
+        None => Tensor::empty(client, [dims.b, dims.h_q, dims.s_q], DType::F32),
+    };
+    Ok((out, lse))
 }
 
 /// Bytes of device memory that [`attend_forward`] takes on such a device beside out and lse: the
@@ -245,11 +256,7 @@ impl AttendDims {
         s_kv: usize,
         coded: bool,
     ) -> Result<Self, InvalidProblem> {
-        let [b, h_q, s_q, d] = q.shape;
-        let [_, h_kv, s, _] = k.shape;
-        let d_v = v.shape[3];
-        expect_axes("k", AXES, k.shape, [rows, h_kv, s, d])?;
-        expect_axes("v", AXES, v.shape, [rows, h_kv, s, d_v])?;
+        let dims = Self::of_shapes([q.shape, k.shape, v.shape], rows, s_kv)?;
         for (name, tensor) in [("q", q), ("k", k), ("v", v)] {
             // Codes come with scales: their owner checks both.
             if tensor.dtype != DType::E4M3 || name == "q" || !coded {
@@ -257,6 +264,20 @@ impl AttendDims {
             }
             tensor.check(name)?;
         }
+        Ok(dims)
+    }
+
+    /// Sizes of q, k and v with these shapes, `rows` entries along the first axis of k and v and `s_kv` keys in a sequence.
+    pub(crate) fn of_shapes(
+        [q, k, v]: [[usize; 4]; 3],
+        rows: usize,
+        s_kv: usize,
+    ) -> Result<Self, InvalidProblem> {
+        let [b, h_q, s_q, d] = q;
+        let [_, h_kv, s, _] = k;
+        let d_v = v[3];
+        expect_axes("k", AXES, k, [rows, h_kv, s, d])?;
+        expect_axes("v", AXES, v, [rows, h_kv, s, d_v])?;
         if (h_kv == 0 && h_q > 0) || (h_kv > 0 && !h_q.is_multiple_of(h_kv)) {
             return Err(InvalidProblem::HeadGroups { h_q, h_kv });
         }

@@ -8,7 +8,7 @@ use crate::arch::hopper::HopperShape;
 use crate::arch::plane::PlaneShape;
 use crate::arch::tcgen05::{BlackwellShape, STAGE_ROWS};
 use crate::attention::{IssueOrder, LogitFeatures, LoopPlan, ScaledBy, TileShape, WeightFormat};
-use crate::quant::ScaleRule;
+use crate::quant::{OperandFormat, ScaleRule};
 
 /// Family of kernels, by what carries the arithmetic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -253,6 +253,15 @@ impl fmt::Display for AttendBlueprint {
             (x.varlen, "varlen"),
             (x.sinks, "sinks"),
             (x.split, "split"),
+            (x.operands.is_some_and(OperandFormat::nvfp4), "qk-nvfp4"),
+            (
+                matches!(x.operands, Some(OperandFormat::Mxfp4(_))),
+                "qk-mxfp4",
+            ),
+            (
+                matches!(x.operands, Some(OperandFormat::Mxfp8(_))),
+                "qk-mxfp8",
+            ),
             (x.codes == Some(ScaledBy::Head), "e4m3"),
             (x.codes == Some(ScaledBy::Page), "e4m3-pages"),
             (x.weights == WeightFormat::E4m3, "p-e4m3"),

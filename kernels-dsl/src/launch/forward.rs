@@ -50,7 +50,7 @@ impl ForwardCall<'_> {
         }
     }
 
-    fn sizes(&self) -> ForwardSizesLaunch {
+    pub(super) fn sizes(&self) -> ForwardSizesLaunch {
         let dims = &self.dims;
         let (tiles, total) = self.tiles();
         let keys = match self.blueprint.fault {
@@ -159,7 +159,7 @@ impl ForwardCall<'_> {
     }
 
     /// Tiles of the problem, which kernels that decode their order count in 32 bits.
-    fn countable(&self, limit: &'static str) -> Result<usize, NotAvailable> {
+    pub(super) fn countable(&self, limit: &'static str) -> Result<usize, NotAvailable> {
         let total = self.tiles().1;
         if total <= u32::MAX as usize / 2 {
             return Ok(total);
@@ -174,7 +174,7 @@ impl ForwardCall<'_> {
     }
 
     /// The order in which tiles are taken.
-    fn order(&self) -> TileOrderLaunch {
+    pub(super) fn order(&self) -> TileOrderLaunch {
         let all = self.lanes();
         TileOrderLaunch::new(self.lanes_in_flight().min(all) as u32, all as u32)
     }
@@ -268,7 +268,7 @@ impl ForwardCall<'_> {
 }
 
 /// Elements of 16 bytes.
-fn chunk(t: &Tensor<4>) -> usize {
+pub(super) fn chunk(t: &Tensor<4>) -> usize {
     16 / t.dtype.size()
 }
 
@@ -284,7 +284,7 @@ fn chunk_layouts(views: [&Tensor<4>; 4], lse: &Tensor<3>) -> ForwardLayoutsLaunc
     ForwardLayoutsLaunch::new(q, k, v, out, lse_layout(lse))
 }
 
-fn lse_layout(lse: &Tensor<3>) -> LayoutLaunch {
+pub(super) fn lse_layout(lse: &Tensor<3>) -> LayoutLaunch {
     LayoutLaunch::new(lse.offset, lse.strides[0], lse.strides[1], lse.strides[2])
 }
 

@@ -4,6 +4,7 @@ mod append;
 mod attend;
 mod autotune;
 mod backward;
+mod block_scaled;
 mod blueprint;
 mod cache_view;
 mod caps;

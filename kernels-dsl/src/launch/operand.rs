@@ -5,6 +5,7 @@ use core::fmt;
 use cubecl::prelude::{BufferArg, Client, CubeDim, CubeElement};
 use cubecl::server::Handle;
 
+use super::block_scaled::attend_block_scaled;
 use super::*;
 use crate::attention::WeightFormat;
 use crate::error::{Error, InvalidProblem};
@@ -308,7 +309,8 @@ pub fn dequantize_operand(
 /// straight from its logits ([`WeightFormat`]) and the row sum taken over what is multiplied; lse is that of this sum.
 /// Codes are decoded once, exactly, into a workspace of `dtype` and multiplied in f32 (f32: unit tier) or by matrix units in
 /// bf16 with f32 sums (bf16: plane tier where there is one): every backend computes what block-scaled matrix
-/// units would, but for the order of f32 sums. A NaN in a visible key weighs 0, since E2M1 has no NaN.
+/// units would, but for the order of f32 sums. On the Blackwell tier they are multiplied as they are: bf16 out, v in
+/// MXFP8, whole sequences. A NaN in a visible key weighs 0, since E2M1 has no NaN.
 ///
 /// # Errors
 /// As [`attend_forward`]; [`InvalidProblem::Format`] for operands that no instruction multiplies,
@@ -350,6 +352,17 @@ pub fn attend_operands(
         .into());
     }
     check_sequences(v, options)?;
+    match options.policy.tier {
+        Some(TierName::Blackwell) => {
+            return attend_block_scaled(client, [q, k, v], dtype, weights, options);
+        }
+        // The fastest tier, if it takes them.
+        None => match attend_block_scaled(client, [q, k, v], dtype, weights, options) {
+            Err(Error::NotAvailable(_)) => {}
+            done => return done,
+        },
+        Some(_) => {}
+    }
     let [q, k, v] = [q, k, v].map(|operand| -> Result<Tensor<4>, Error> {
         let values = Tensor::empty(client, operand.shape, dtype);
         dequantize_operand(client, operand, &values)?;

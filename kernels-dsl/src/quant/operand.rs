@@ -64,7 +64,7 @@ impl OperandFormat {
     }
 
     /// Scales are E4M3.
-    fn nvfp4(self) -> bool {
+    pub(crate) fn nvfp4(self) -> bool {
         matches!(self, OperandFormat::Nvfp4 { .. })
     }
 
@@ -81,6 +81,15 @@ impl OperandFormat {
         match self {
             OperandFormat::Nvfp4 { .. } => OperandFormat::Nvfp4 { exponent: 0 },
             other => other,
+        }
+    }
+
+    /// What a reader of codes and scales needs to know: neither the factor nor the rule of the scales.
+    pub(crate) fn stored(self) -> Self {
+        match self {
+            OperandFormat::Nvfp4 { .. } => OperandFormat::Nvfp4 { exponent: 0 },
+            OperandFormat::Mxfp4(_) => OperandFormat::Mxfp4(ScaleRule::default()),
+            OperandFormat::Mxfp8(_) => OperandFormat::Mxfp8(ScaleRule::default()),
         }
     }
 

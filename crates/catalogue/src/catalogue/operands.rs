@@ -42,6 +42,9 @@ pub(super) fn attend() -> Vec<Entry> {
         entries.extend(of_format(feature, (scores, values)));
         entries.extend(on_planes(feature, (scores, values)));
     }
+    for (name, scores) in [("nvfp4", NVFP4), ("mxfp4", MXFP4), ("mxfp8", MXFP8)] {
+        entries.extend(on_blackwell(name, scores));
+    }
     // Other rules of scales, and scores in the other formats.
     for (detail, scores, values) in [
         ("floor", MXFP4, OperandFormat::Mxfp4(ScaleRule::Floor)),
@@ -171,6 +174,77 @@ fn on_planes(name: &str, formats: (OperandFormat, OperandFormat)) -> Vec<Entry> 
         ..wide(64)
     };
     entries.push(on("window", window));
+    entries
+}
+
+/// Block-scaled products of the Blackwell tier: scores in each format, weights and values in E4M3. Queries and keys cross
+/// tiles of scale factors, whose rows differ; blocks of 64 keys are half of one.
+fn on_blackwell(name: &str, scores: OperandFormat) -> Vec<Entry> {
+    let of = |detail: &str, attend: Attend, tile| {
+        let policy = Policy {
+            tier: Some(TierName::Blackwell),
+            tile,
+            ..attend.policy
+        };
+        let attend = Attend { policy, ..attend };
+        let detail = format!("{name}_{detail}");
+        entry("blackwell", detail, (scores, MXFP8), attend).dtypes(&[DType::BF16])
+    };
+    let on = |detail: &str, attend: Attend| of(detail, attend, None);
+    let wide = |d| Attend::plain(1, (2, 1), (150, 333), (d, d));
+    let mut entries: Vec<Entry> = [40, 64, 128, 256]
+        .map(|d| on(&format!("d{d}"), wide(d)))
+        .into();
+    entries.push(on(
+        "d128v64",
+        Attend::plain(1, (2, 1), (300, 200), (128, 64)),
+    ));
+    entries.push(on("few_keys", Attend::plain(2, (2, 1), (70, 5), (64, 64))));
+    entries.push(on("no_keys", Attend::plain(1, (2, 1), (70, 0), (64, 64))));
+    for (rows, block) in [(128, 64), (128, 128), (256, 64)] {
+        let detail = format!("tile{rows}x{block}");
+        entries.push(of(&detail, wide(64), Some((rows, block))));
+    }
+    for (detail, values) in [
+        ("one_hot_v", Values::OneHotV),
+        ("index_v", Values::IndexV),
+        ("equal_logits", Values::EqualLogits),
+        ("ascending", Values::Ascending),
+        ("peak", Values::Peak),
+        ("outliers", Values::Outliers),
+    ] {
+        entries.push(on(detail, wide(64)).values(values));
+    }
+    let causal = |attend| Attend {
+        causal: true,
+        ..attend
+    };
+    entries.push(on("causal", causal(wide(128))));
+    let window = Attend {
+        window_left: Some(60),
+        window_right: Some(9),
+        ..wide(64)
+    };
+    entries.push(on("window", window));
+    let hooks = Attend {
+        softcap: Some(4.0),
+        alibi: true,
+        mask: Some((MaskWidth::U32, [1, 1, 1, 333])),
+        ..causal(wide(64))
+    };
+    entries.push(on("hooks", hooks));
+    if let OperandFormat::Nvfp4 { .. } = scores {
+        let raised = OperandFormat::Nvfp4 { exponent: 5 };
+        let attend = Attend {
+            policy: Policy {
+                tier: Some(TierName::Blackwell),
+                ..Policy::default()
+            },
+            ..causal(wide(64))
+        };
+        let one = entry("blackwell", "nvfp4_exponent", (raised, MXFP8), attend);
+        entries.push(one.dtypes(&[DType::BF16]));
+    }
     entries
 }
 

@@ -15,7 +15,7 @@ use flashcube_kernels::arch::hopper::{
     HopperLayoutsCompilationArg, attend_forward_hopper, matmul_quantized_hopper,
 };
 use flashcube_kernels::arch::plane::{attend_forward_plane, matmul_quantized_plane};
-use flashcube_kernels::arch::tcgen05::attend_forward_blackwell;
+use flashcube_kernels::arch::tcgen05::{attend_forward_blackwell, attend_operands_blackwell};
 use flashcube_kernels::attention::{
     LogitFeatures, LogitScalarsCompilationArg, LogitTensorsCompilationArg,
     MergeLayoutsCompilationArg, MergeShape, RowLayoutCompilationArg, Side,
@@ -49,6 +49,9 @@ impl Blueprint {
                     TierName::Unit => forward_unit(blueprint, device),
                     TierName::Plane => forward_plane(blueprint, device),
                     TierName::Hopper => forward_hopper(blueprint, device),
+                    TierName::Blackwell if blueprint.features.operands.is_some() => {
+                        operands_blackwell(blueprint, device)
+                    }
                     TierName::Blackwell => forward_blackwell(blueprint, device),
                 }
             }
@@ -140,6 +143,32 @@ fn forward_blackwell(
         launch_settings(blueprint.units(), blueprint.wide),
         properties,
         target,
+        (),
+        (),
+        (),
+        buffer(),
+        buffer(),
+        logit_tensors(blueprint.features),
+        hopper_layouts(),
+        forward_sizes(),
+        logit_scalars(),
+        table_offsets(),
+        blueprint,
+        elem(blueprint.dtype),
+    ))
+}
+
+fn operands_blackwell(
+    blueprint: AttendBlueprint,
+    (properties, target): Device,
+) -> Box<dyn CubeKernel> {
+    Box::new(attend_operands_blackwell::AttendOperandsBlackwell::new(
+        launch_settings(blueprint.units(), blueprint.wide),
+        properties,
+        target,
+        (),
+        (),
+        (),
         (),
         (),
         (),

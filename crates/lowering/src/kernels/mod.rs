@@ -10,7 +10,7 @@ use std::fmt;
 use flashcube_kernels::attention::Side;
 use flashcube_kernels::{
     AttendBlueprint, DequantizeBlueprint, HadamardBlueprint, MatmulBlueprint, MergeBlueprint,
-    TierName,
+    OperandFormat, TierName,
 };
 
 pub use list::kernels;
@@ -142,7 +142,17 @@ impl Blueprint {
                 &["HGMMA", "UTMALDG", "MUFU.EX2", "SYNCS"]
             }
             Blueprint::AttendForward(blueprint) if blueprint.tier == TierName::Blackwell => {
-                &["UTCHMMA", "UTMALDG", "LDTM", "STTM", "MUFU.EX2", "SYNCS"]
+                match blueprint.features.operands {
+                    None => &["UTCHMMA", "UTMALDG", "LDTM", "STTM", "MUFU.EX2", "SYNCS"],
+                    // P V in E4M3 is UTCQMMA, and Q K^T in FP4 UTCOMMA.
+                    Some(OperandFormat::Mxfp8(_)) => &[
+                        "UTCQMMA", "UTCCP", "UTMALDG", "LDTM", "STTM", "MUFU.EX2", "SYNCS",
+                    ],
+                    Some(_) => &[
+                        "UTCOMMA", "UTCQMMA", "UTCCP", "UTMALDG", "LDTM", "STTM", "MUFU.EX2",
+                        "SYNCS",
+                    ],
+                }
             }
             Blueprint::AttendForward(blueprint) | Blueprint::AttendDecode(blueprint)
                 if blueprint.tier == TierName::Plane =>

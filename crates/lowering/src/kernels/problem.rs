@@ -4,7 +4,7 @@ use flashcube_kernels::attention::{LogitFeatures, Side};
 use flashcube_kernels::quant::{Packing, WeightTiles};
 use flashcube_kernels::{
     AttendBlueprint, AttendKey, AttendOp, Caps, DType, MatmulKey, MatmulPolicy, NotAvailable,
-    Policy, cube_units, select_attend, select_dequantize, select_hadamard, select_matmul,
+    Policy, TierName, cube_units, select_attend, select_dequantize, select_hadamard, select_matmul,
     select_merge,
 };
 
@@ -157,6 +157,24 @@ impl AttendProblem {
             positive_scale: true,
             reach: 1,
             features: self.features,
+        };
+        // As `attend_operands` does: operands as they are on the tier that takes them, else decoded.
+        if self.features.operands.is_some() {
+            let blackwell = Policy {
+                tier: Some(TierName::Blackwell),
+                ..self.policy
+            };
+            if let Ok(blueprint) = select_attend(&key, caps, &blackwell) {
+                return Ok(blueprint);
+            }
+        }
+        let decoded = LogitFeatures {
+            operands: None,
+            ..self.features
+        };
+        let key = AttendKey {
+            features: decoded,
+            ..key
         };
         select_attend(&key, caps, &self.policy)
     }

@@ -32,6 +32,12 @@ pub(crate) const TESTS: &[Named] = &[
     ("blackwell_forward_at_random_moments", || {
         all_pass(Arch::Sm100a, Schedule::Random(1), &BLACKWELL);
     }),
+    ("block_scaled_blackwell_at_random_moments", || {
+        all_pass(Arch::Sm100a, Schedule::Random(1), &BLOCK_SCALED);
+    }),
+    ("block_scaled_blackwell_on_sm_103a", || {
+        all_pass(Arch::Sm103a, Schedule::Latest, &BLOCK_SCALED[..1]);
+    }),
     ("blackwell_forward_on_sm_103a", || {
         all_pass(Arch::Sm103a, Schedule::Latest, &BLACKWELL);
     }),
@@ -75,9 +81,13 @@ const BLACKWELL: [&str; 2] = [
     "attend_forward/blackwell/q193xkv130/bf16",
     "attend_forward/blackwell/causal_d128v128/bf16",
 ];
+const BLOCK_SCALED: [&str; 2] = [
+    "attend_operands/blackwell/nvfp4_causal/bf16",
+    "attend_operands/blackwell/mxfp8_d64/bf16",
+];
 /// Problems of the Blackwell tier that every run takes: tails, bands, lengths, packed sequences and heads, hooks and head
 /// dimensions, one of each kernel that differs.
-const ALWAYS: [&str; 22] = [
+const ALWAYS: [&str; 28] = [
     "blackwell/q1xkv130/bf16",
     "blackwell/q193xkv130/bf16",
     "blackwell/q193xkv130/f16",
@@ -100,25 +110,26 @@ const ALWAYS: [&str; 22] = [
     "blackwell/d256v256_q129xkv65/bf16",
     "blackwell/tile128x32_d128/bf16",
     "blackwell_varlen/causal/bf16",
+    "attend_operands/blackwell/nvfp4_d64/bf16",
+    "attend_operands/blackwell/nvfp4_causal/bf16",
+    "attend_operands/blackwell/nvfp4_ascending/bf16",
+    "attend_operands/blackwell/mxfp4_d256/bf16",
+    "attend_operands/blackwell/mxfp8_hooks/bf16",
+    "attend_operands/blackwell/mxfp8_index_v/bf16",
 ];
 
 /// Every problem of the Blackwell tier, and whether every run takes it.
 pub(crate) fn blackwell() -> Vec<(String, bool)> {
     let of_tier = |problem: &Problem| problem.tier() == TierName::Blackwell;
-    let always = |name: &str| {
-        ALWAYS
-            .iter()
-            .any(|always| name.ends_with(&format!("/{always}")))
-    };
+    let is = |name: &str, always: &str| name == always || name.ends_with(&format!("/{always}"));
+    let always = |name: &str| ALWAYS.iter().any(|always| is(name, always));
     let all: Vec<(String, bool)> = problems()
         .into_iter()
         .filter(of_tier)
         .map(|problem| (problem.name.clone(), always(&problem.name)))
         .collect();
     for name in ALWAYS {
-        let known = all
-            .iter()
-            .any(|(all, _)| all.ends_with(&format!("/{name}")));
+        let known = all.iter().any(|(all, _)| is(all, name));
         assert!(known, "the catalogue has no problem {name}");
     }
     all

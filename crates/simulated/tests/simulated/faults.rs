@@ -7,10 +7,20 @@ use flashcube_simulated::{Options, Simulated};
 use crate::Named;
 use crate::conformance::row;
 
-pub(crate) const TESTS: &[Named] = &[("faults_of_the_blackwell_kernel_are_found", all_found)];
+pub(crate) const TESTS: &[Named] = &[
+    ("faults_of_the_blackwell_kernel_are_found", || {
+        all_found(PROBLEM, plants());
+    }),
+    ("faults_of_block_scaled_products_are_found", || {
+        all_found(BLOCK_SCALED, block_scaled_plants());
+    }),
+];
 
 /// One and two query stages, up to three blocks, and values past a length, which are zeroed.
 const PROBLEM: &str = "attend_forward/blackwell/lengths_both/bf16";
+
+/// The same of operands in NVFP4 and MXFP8.
+const BLOCK_SCALED: &str = "attend_operands/blackwell/nvfp4_d64/bf16";
 
 /// A change to one line of the text.
 type Change = Box<dyn Fn(&str) -> String + Send>;
@@ -74,14 +84,64 @@ impl Plant {
     }
 }
 
-fn plants() -> Vec<Plant> {
-    let plant = |name, needle, which: fn(usize) -> bool, change, wanted| Plant {
+fn plant(
+    name: &'static str,
+    needle: &'static str,
+    which: fn(usize) -> bool,
+    change: Change,
+    wanted: &'static [&'static str],
+) -> Plant {
+    Plant {
         name,
         needle,
         which,
         change,
         wanted,
-    };
+    }
+}
+
+/// Two query stages of d 64, blocks of 128 keys.
+fn block_scaled_plants() -> Vec<Plant> {
+    vec![
+        plant(
+            "copies of scale factors",
+            "tcgen05.cp",
+            every,
+            dropped(),
+            &["Uninitialised"],
+        ),
+        plant(
+            "scale factors of 32 keys for those of the next 32",
+            "add.u32 id1",
+            every,
+            with("143654928", "143654912"),
+            &["Numbers"],
+        ),
+        plant(
+            "scale factors of scores read as powers of two",
+            "add.u32 id0",
+            every,
+            with("136316032", "144704640"),
+            &["Numbers"],
+        ),
+        plant(
+            "weights scaled by 2",
+            "2139062143",
+            every,
+            with("2139062143", "2139062144"),
+            &["Numbers"],
+        ),
+        plant(
+            "scale factors of keys not counted",
+            ", 16896;",
+            every,
+            with(", 16896;", ", 16384;"),
+            &["MemoryOwned", "Mbarrier"],
+        ),
+    ]
+}
+
+fn plants() -> Vec<Plant> {
     vec![
         plant(
             "deallocation",
@@ -234,17 +294,21 @@ fn plants() -> Vec<Plant> {
     ]
 }
 
-fn all_found() {
+fn all_found(problem: &str, plants: Vec<Plant>) {
     let mut missed = Vec::new();
-    for plant in plants() {
+    for plant in plants {
         let Plant { name, wanted, .. } = plant;
         let options = Options {
             max_instructions: 20_000_000,
-            edit: Some(Box::new(move |text| plant.edit(text))),
+            // What makes operands has no product to plant a fault in.
+            edit: Some(Box::new(move |text| match text.contains("tcgen05.mma") {
+                true => plant.edit(text),
+                false => text.to_owned(),
+            })),
             ..Options::new(Arch::Sm100a)
         };
         let gpu = Simulated::open(options).unwrap();
-        let found = match row(&gpu, PROBLEM).outcome {
+        let found = match row(&gpu, problem).outcome {
             Outcome::Failed(reason) => reason,
             other => format!("{other:?}"),
         };

@@ -5,6 +5,7 @@ use cubecl::prelude::*;
 use super::ptx;
 use super::slots::SLOT;
 use crate::attention::{Exponential, LogitFeatures, TileShape};
+use crate::quant::e4m3_rounded;
 use crate::tile::Fragment;
 
 /// Comptime shape of the Hopper tier's kernel.
@@ -230,5 +231,8 @@ impl Exponential for Binary {
     fn log(x: f32) -> f32 {
         // Once a row: the accurate logarithm costs nothing here.
         x.ln() * core::f32::consts::LOG2_E
+    }
+    fn e4m3(x: f32) -> f32 {
+        e4m3_rounded(x)
     }
 }

@@ -2,6 +2,7 @@
 
 use cubecl::prelude::*;
 
+use super::block_scaled::round_e4m3;
 use crate::arch::hopper::Binary;
 use crate::attention::Exponential;
 
@@ -45,6 +46,31 @@ impl Exponential for BinaryMixed {
     }
     fn log(x: f32) -> f32 {
         Binary::log(x)
+    }
+    fn e4m3(x: f32) -> f32 {
+        Binary::e4m3(x)
+    }
+}
+
+/// Base 2, with weights rounded to E4M3 by the conversion unit.
+pub struct BinaryCoded;
+
+#[cube]
+impl Exponential for BinaryCoded {
+    fn per_nat() -> comptime_type!(f32) {
+        Binary::per_nat()
+    }
+    fn exp(x: f32) -> f32 {
+        Binary::exp(x)
+    }
+    fn exp_at(x: f32, #[comptime] _c: usize) -> f32 {
+        Binary::exp(x)
+    }
+    fn log(x: f32) -> f32 {
+        Binary::log(x)
+    }
+    fn e4m3(x: f32) -> f32 {
+        round_e4m3(x)
     }
 }
 

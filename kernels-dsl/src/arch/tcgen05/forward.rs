@@ -4,13 +4,14 @@ use core::marker::PhantomData;
 
 use cubecl::prelude::*;
 
+use super::block_scaled;
 use super::loads::{load_keys, load_queries, load_values};
 use super::operands::{k_major, mn_major};
 use super::shape::CHUNK;
 use super::store::store_rows;
 use super::{
-    BlackwellShape, FactorsInShared, FinishedInShared, LaneFragment, ProbsInTensor, STAGE_ROWS,
-    ScoreLane, ScoresInTensor, TensorProbs, ptx,
+    BlackwellMaps, BlackwellShape, FactorsInShared, FinishedInShared, LaneFragment, ProbsInTensor,
+    STAGE_ROWS, ScoreLane, ScoresInTensor, TensorProbs, ptx,
 };
 use crate::arch::hopper::ptx as shared;
 use crate::attention::{Exponential, Finished, Roles, Segments, Tier, TileCoords};
@@ -30,12 +31,8 @@ pub struct BlackwellCtx<'a> {
     pub out_layout: &'a Layout,
     /// See `out_layout`.
     pub lse_layout: &'a Layout,
-    /// Tensor maps of q, k and v.
-    pub q_map: u64,
-    /// See `q_map`.
-    pub k_map: u64,
-    /// See `q_map`.
-    pub v_map: u64,
+    /// Tensor maps.
+    pub maps: BlackwellMaps,
     /// Shared addresses of Q, the first K stage, the first V stage, the barriers.
     pub q_smem: u32,
     /// See `q_smem`.
@@ -136,6 +133,10 @@ impl<'a> BlackwellCtx<'a> {
     pub(super) fn probs_column(&self) -> u32 {
         self.scores_column() + comptime!(self.shape.tensor_plan().probs_offset())
     }
+    pub(super) fn query_scales_column(&self) -> u32 {
+        comptime!(self.shape.tensor_plan().query_scales(0))
+            + self.stage * comptime!(2 * self.shape.tensor_plan().score_scales)
+    }
     pub(super) fn acc_column(&self, stage: u32) -> u32 {
         comptime!(self.shape.tensor_plan().acc(0)) + stage * comptime!(self.shape.width())
     }
@@ -178,7 +179,7 @@ impl<'a> Product for TensorScores<'a> {
     fn issue(
         ctx: &mut BlackwellCtx<'a>,
         _lhs: &(),
-        _j: u32,
+        j: u32,
         _acc: &mut ScoreLane,
         #[comptime] _mode: ProductMode,
     ) {
@@ -187,13 +188,17 @@ impl<'a> Product for TensorScores<'a> {
         let ring = ctx.k_pos % stages;
         shared::mbar_wait(ctx.k_full(ring), ctx.k_pos / stages % 2u32);
         if lane() == 0u32 {
-            let q = k_major(ctx.q_smem + ctx.stage * comptime!(STAGE_ROWS * 128));
-            let k = k_major(ctx.k_smem + ring * comptime!(shape.k_bytes()));
-            let text = comptime!(ptx::scores_text(
-                shape.instruction(shape.block, false),
-                &shape.score_steps()
-            ));
-            ptx::issue_scores(ctx.tensor + ctx.scores_column(), q, k, text);
+            if comptime!(shape.features.operands.is_some()) {
+                block_scaled::issue_scores(&*ctx, ring, j);
+            } else {
+                let q = k_major(ctx.q_smem + ctx.stage * comptime!(STAGE_ROWS * 128));
+                let k = k_major(ctx.k_smem + ring * comptime!(shape.k_stage()));
+                let text = comptime!(ptx::scores_text(
+                    shape.instruction(shape.block, false),
+                    &shape.score_steps()
+                ));
+                ptx::issue_scores(ctx.tensor + ctx.scores_column(), q, k, text);
+            }
             ptx::commit(ctx.scores_full(ctx.stage));
             ptx::commit(ctx.k_empty(ring));
         }
@@ -218,7 +223,7 @@ impl<'a> Product for TensorValues<'a> {
     fn issue(
         ctx: &mut BlackwellCtx<'a>,
         _p: &TensorProbs,
-        _j: u32,
+        j: u32,
         acc: &mut TensorAcc,
         #[comptime] _mode: ProductMode,
     ) {
@@ -227,16 +232,20 @@ impl<'a> Product for TensorValues<'a> {
         let ring = ctx.v_pos % stages;
         shared::mbar_wait(ctx.v_full(ring), ctx.v_pos / stages % 2u32);
         if lane() == 0u32 {
-            let v = mn_major(
-                ctx.v_smem + ring * comptime!(shape.v_bytes()),
-                comptime!(shape.block),
-            );
-            let text = comptime!(ptx::values_text(
-                shape.instruction(shape.width(), true),
-                &shape.value_steps()
-            ));
-            let o = ctx.tensor + ctx.acc_column(ctx.stage);
-            ptx::issue_values(o, ctx.tensor + ctx.probs_column(), v, acc.filled, text);
+            if comptime!(shape.features.operands.is_some()) {
+                block_scaled::issue_values(&*ctx, ring, j, &*acc);
+            } else {
+                let v = mn_major(
+                    ctx.v_smem + ring * comptime!(shape.v_stage()),
+                    comptime!(shape.block),
+                );
+                let text = comptime!(ptx::values_text(
+                    shape.instruction(shape.width(), true),
+                    &shape.value_steps()
+                ));
+                let o = ctx.tensor + ctx.acc_column(ctx.stage);
+                ptx::issue_values(o, ctx.tensor + ctx.probs_column(), v, acc.filled, text);
+            }
             ptx::commit(ctx.v_empty(ring));
         }
         acc.filled = 1u32;
@@ -249,6 +258,24 @@ impl<'a> Product for TensorValues<'a> {
         _j: u32,
         #[comptime] _in_flight: u32,
     ) {
+    }
+}
+
+/// A row of weights over the upper half of its scores, 32 at a time: all of them packed beside all of them unpacked
+/// would not fit.
+#[cube]
+fn store_weights(ctx: &BlackwellCtx<'_>, weights: &Array<f32>) {
+    let to = ctx.lane_address() + ctx.probs_column();
+    let ty = comptime!(ctx.shape.ty);
+    #[unroll]
+    for chunk in 0..comptime!(ctx.shape.block / 32) {
+        let mut words = Vector::<u32, Const<16>>::zeroed();
+        #[unroll]
+        for w in 0..16usize {
+            let c = comptime!(32 * chunk as usize + 2 * w);
+            words.insert(w, shared::pack2(weights[c], weights[comptime!(c + 1)], ty));
+        }
+        ptx::store_row::<Const<16>>(to + comptime!(16 * chunk), words, 16u32);
     }
 }
 
@@ -303,6 +330,11 @@ impl<'a, X: Exponential> Tier for Blackwell<'a, X> {
         if comptime!(roles.multiply) {
             if !range.is_empty() {
                 shared::mbar_wait(ctx.q_full(), 0u32);
+                if comptime!(ctx.shape.features.operands.is_some()) {
+                    if lane() == 0u32 {
+                        block_scaled::place_query_scales(&*ctx);
+                    }
+                }
             }
         }
     }
@@ -329,18 +361,10 @@ impl<'a, X: Exponential> Tier for Blackwell<'a, X> {
     }
 
     fn encode(ctx: &mut BlackwellCtx<'a>, s: &mut ScoreLane, _p: &mut TensorProbs) {
-        // 32 weights at a time: all of them packed beside all of them unpacked would not fit.
-        let to = ctx.lane_address() + ctx.probs_column();
-        #[unroll]
-        for chunk in 0..comptime!(ctx.shape.block / 32) {
-            let mut words = Vector::<u32, Const<16>>::zeroed();
-            #[unroll]
-            for w in 0..16usize {
-                let c = comptime!(32 * chunk as usize + 2 * w);
-                let word = shared::pack2(s.v[c], s.v[comptime!(c + 1)], comptime!(ctx.shape.ty));
-                words.insert(w, word);
-            }
-            ptx::store_row::<Const<16>>(to + comptime!(16 * chunk), words, 16u32);
+        if comptime!(ctx.shape.features.operands.is_some()) {
+            block_scaled::store_weights(&*ctx, &s.v);
+        } else {
+            store_weights(&*ctx, &s.v);
         }
     }
     /// Before the first product there is nothing to rescale.

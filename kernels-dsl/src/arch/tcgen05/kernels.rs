@@ -1,9 +1,9 @@
-//! Entry point of the Blackwell tier's forward.
+//! Entry points of the Blackwell tier's forward.
 
 use cubecl::prelude::*;
 use cubecl_cpp::cuda::ptx::tensor_map_address;
 
-use super::{BinaryMixed, Blackwell, BlackwellCtx, BlackwellShape, ptx};
+use super::{BinaryCoded, BinaryMixed, Blackwell, BlackwellCtx, BlackwellShape, ptx};
 use crate::arch::fma::ForwardSizes;
 use crate::arch::hopper::{Binary, HopperLayouts, ptx as shared};
 use crate::attention::*;
@@ -25,15 +25,74 @@ pub fn attend_forward_blackwell<E: Float>(
     #[comptime] blueprint: AttendBlueprint,
     #[define(E)] _dtype: ElemType,
 ) {
+    let maps = BlackwellMaps {
+        q: tensor_map_address(q),
+        k: tensor_map_address(k),
+        v: tensor_map_address(v),
+        q_scales: 0u64.runtime(),
+        k_scales: 0u64.runtime(),
+        v_scales: 0u64.runtime(),
+    };
+    attend_cube::<E>(
+        maps, out, lse, tensors, layouts, sizes, scalars, offsets, blueprint,
+    );
+}
+
+/// `attend_operands` on the Blackwell tier. Codes come as places of 16 bits: q [b, h_q, s_q, d], k [b, h_kv, s_kv, d] and v
+/// [b, h_kv, d_v, s_kv]; scale factors as tiles of 256 places, [b, h, rows / 128, 256 * tiles of a row].
+#[cube(launch_unchecked, address_type = "dynamic")]
+pub fn attend_operands_blackwell<E: Float>(
+    q: &TensorMap<E, Tiled>,
+    k: &TensorMap<E, Tiled>,
+    v: &TensorMap<E, Tiled>,
+    q_scales: &TensorMap<E, Tiled>,
+    k_scales: &TensorMap<E, Tiled>,
+    v_scales: &TensorMap<E, Tiled>,
+    out: &mut [Vector<u32, Const<4>>],
+    lse: &mut [f32],
+    tensors: &LogitTensors,
+    layouts: &HopperLayouts,
+    sizes: &ForwardSizes,
+    scalars: &LogitScalars,
+    offsets: &TableOffsets,
+    #[comptime] blueprint: AttendBlueprint,
+    #[define(E)] _dtype: ElemType,
+) {
+    let maps = BlackwellMaps {
+        q: tensor_map_address(q),
+        k: tensor_map_address(k),
+        v: tensor_map_address(v),
+        q_scales: tensor_map_address(q_scales),
+        k_scales: tensor_map_address(k_scales),
+        v_scales: tensor_map_address(v_scales),
+    };
+    attend_cube::<E>(
+        maps, out, lse, tensors, layouts, sizes, scalars, offsets, blueprint,
+    );
+}
+
+/// Shared and tensor memory of a cube, and its tile.
+#[cube]
+fn attend_cube<E: Float>(
+    maps: BlackwellMaps,
+    out: &mut [Vector<u32, Const<4>>],
+    lse: &mut [f32],
+    tensors: &LogitTensors,
+    layouts: &HopperLayouts,
+    sizes: &ForwardSizes,
+    scalars: &LogitScalars,
+    offsets: &TableOffsets,
+    #[comptime] blueprint: AttendBlueprint,
+) {
     let shape = comptime!(blueprint.blackwell_shape());
     let q_tile: Shared<[E]> =
         Shared::new_aligned_slice(comptime!(shape.q_bytes() as usize / 2), 1024usize);
     let k_stages: Shared<[E]> = Shared::new_aligned_slice(
-        comptime!((shape.stages * shape.k_bytes()) as usize / 2),
+        comptime!((shape.stages * shape.k_stage()) as usize / 2),
         1024usize,
     );
     let v_stages: Shared<[E]> = Shared::new_aligned_slice(
-        comptime!((shape.stages * shape.v_bytes()) as usize / 2),
+        comptime!((shape.stages * shape.v_stage()) as usize / 2),
         1024usize,
     );
     let barriers: Shared<[u64]> =
@@ -61,13 +120,8 @@ pub fn attend_forward_blackwell<E: Float>(
         sync_cube();
         ptx::fence_after();
         let columns = tensor[0];
-        let maps = BlackwellMaps {
-            q: tensor_map_address(q),
-            k: tensor_map_address(k),
-            v: tensor_map_address(v),
-        };
         run_blackwell(
-            out, lse, &mut rows, &maps, &smem, columns, warp, tensors, layouts, sizes, scalars,
+            out, lse, &mut rows, maps, &smem, columns, warp, tensors, layouts, sizes, scalars,
             offsets, blueprint,
         );
         ptx::fence_before();
@@ -79,12 +133,21 @@ pub fn attend_forward_blackwell<E: Float>(
     }
 }
 
-/// Addresses of the tensor maps.
+/// Addresses of the tensor maps: elements, and scale factors of block-scaled operands.
 #[derive(CubeType)]
-struct BlackwellMaps {
-    q: u64,
-    k: u64,
-    v: u64,
+pub struct BlackwellMaps {
+    /// Queries.
+    pub q: u64,
+    /// Keys.
+    pub k: u64,
+    /// Values.
+    pub v: u64,
+    /// Scale factors of queries.
+    pub q_scales: u64,
+    /// Scale factors of keys.
+    pub k_scales: u64,
+    /// Scale factors of values.
+    pub v_scales: u64,
 }
 
 /// Shared addresses of Q, the first K and V stages and the barriers.
@@ -148,7 +211,7 @@ fn run_blackwell<'a>(
     out: &'a mut [Vector<u32, Const<4>>],
     lse: &'a mut [f32],
     rows: &'a mut [f32],
-    maps: &BlackwellMaps,
+    maps: BlackwellMaps,
     smem: &BlackwellSmem,
     columns: u32,
     warp: u32,
@@ -181,9 +244,7 @@ fn run_blackwell<'a>(
         lse,
         out_layout: &layouts.out,
         lse_layout: &layouts.lse,
-        q_map: maps.q,
-        k_map: maps.k,
-        v_map: maps.v,
+        maps,
         q_smem: smem.q,
         k_smem: smem.k,
         v_smem: smem.v,
@@ -210,7 +271,9 @@ fn run_blackwell<'a>(
             shared::registers_up(comptime!(shape.registers().unwrap_or_default().0));
         }
         let roles = comptime!(Roles::SOFTMAX);
-        if comptime!(blueprint.polynomial) {
+        if comptime!(shape.features.operands.is_some()) {
+            attend_tile::<Blackwell<'a, BinaryCoded>>(&mut ctx, &at, &range, &inputs, plan, roles);
+        } else if comptime!(blueprint.polynomial) {
             attend_tile::<Blackwell<'a, BinaryMixed>>(&mut ctx, &at, &range, &inputs, plan, roles);
         } else {
             attend_tile::<Blackwell<'a, Binary>>(&mut ctx, &at, &range, &inputs, plan, roles);

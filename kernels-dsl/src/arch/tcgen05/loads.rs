@@ -2,8 +2,9 @@
 
 use cubecl::prelude::*;
 
-use super::BlackwellCtx;
 use super::forward::lane;
+use super::shape::SCALE_BYTES;
+use super::{BlackwellCtx, STAGE_ROWS};
 use crate::arch::hopper::{ptx, zero_rows};
 use crate::attention::TileCoords;
 
@@ -16,15 +17,55 @@ pub(super) fn load_queries(ctx: &BlackwellCtx<'_>, at: &TileCoords) {
     let query = (at.first_q + at.query(0u32.runtime())) as i32;
     let batch = at.batch as i32;
     #[unroll]
-    for c in 0..comptime!(shape.d.div_ceil(64)) {
+    for c in 0..comptime!(shape.row_places().div_ceil(64)) {
         let to = ctx.q_smem + comptime!(c * shape.rows() * 128);
         let column = comptime!((c * 64) as i32).runtime();
         if comptime!(shape.pack == 1) {
-            ptx::tma_load(to, ctx.q_map, column, query, at.head as i32, batch, full);
+            ptx::tma_load(to, ctx.maps.q, column, query, at.head as i32, batch, full);
         } else {
             let head_kv = (at.head / ctx.group) as i32;
-            ptx::tma_load_packed(to, ctx.q_map, column, query, head_kv, batch, full);
+            ptx::tma_load_packed(to, ctx.maps.q, column, query, head_kv, batch, full);
         }
+    }
+    if comptime!(shape.features.operands.is_some()) {
+        // Tiles of queries start where those of scale factors do.
+        #[unroll]
+        for s in 0..comptime!(shape.q_stages) {
+            let to =
+                ctx.q_smem + comptime!(shape.q_codes() + s * shape.score_tiles() * SCALE_BYTES);
+            let tile = query / comptime!(STAGE_ROWS as i32) + comptime!(s as i32);
+            let n = comptime!(shape.score_tiles());
+            load_scales(
+                to,
+                ctx.maps.q_scales,
+                tile,
+                0u32,
+                at.head,
+                at.batch,
+                full,
+                n,
+            );
+        }
+    }
+}
+
+/// `n` tiles of scale factors of 128 rows by 4 groups from tile (row, first) of a head on.
+#[cube]
+fn load_scales(
+    smem: u32,
+    map: u64,
+    row: i32,
+    first: u32,
+    head: u32,
+    batch: u32,
+    bar: u32,
+    #[comptime] n: u32,
+) {
+    #[unroll]
+    for t in 0..n {
+        let to = smem + comptime!(t * SCALE_BYTES);
+        let place = ((first + t) * comptime!(SCALE_BYTES / 2)) as i32;
+        ptx::tma_load(to, map, place, row, head as i32, batch as i32, bar);
     }
 }
 
@@ -37,8 +78,58 @@ pub(super) fn load_keys(ctx: &BlackwellCtx<'_>, at: &TileCoords, j: u32) {
     let full = ctx.k_full(stage);
     ptx::mbar_wait(ctx.k_empty(stage), (ctx.k_pos / stages % 2u32) ^ 1u32);
     ptx::mbar_expect(full, comptime!(shape.k_bytes()));
-    let smem = ctx.k_smem + stage * comptime!(shape.k_bytes());
-    load_block(ctx, at, j, smem, ctx.k_map, full, comptime!(shape.d));
+    let smem = ctx.k_smem + stage * comptime!(shape.k_stage());
+    load_block(
+        ctx,
+        at,
+        j,
+        smem,
+        ctx.maps.k,
+        full,
+        comptime!(shape.row_places()),
+    );
+    if comptime!(shape.features.operands.is_some()) {
+        let to = smem + comptime!(shape.k_codes());
+        let tile = (j * comptime!(shape.block) / STAGE_ROWS) as i32;
+        let n = comptime!(shape.score_tiles());
+        load_scales(
+            to,
+            ctx.maps.k_scales,
+            tile,
+            0u32,
+            at.head / ctx.group,
+            at.batch,
+            full,
+            n,
+        );
+    }
+}
+
+/// Value block j in E4M3, by one thread: a row for each column of V, and the keys' scale factors. Keys past the last
+/// one have codes 0.
+#[cube]
+fn load_coded_values(ctx: &BlackwellCtx<'_>, at: &TileCoords, j: u32, smem: u32, bar: u32) {
+    let shape = comptime!(ctx.shape);
+    let head = at.head / ctx.group;
+    let first = j * comptime!(shape.block);
+    let place = (first / 2u32) as i32;
+    let zero = 0i32.runtime();
+    ptx::tma_load(
+        smem,
+        ctx.maps.v,
+        place,
+        zero,
+        head as i32,
+        at.batch as i32,
+        bar,
+    );
+    #[unroll]
+    for r in 0..comptime!(shape.value_tiles()) {
+        let to = smem + comptime!(shape.v_codes() + r * SCALE_BYTES);
+        let row = comptime!(r as i32).runtime();
+        let tile = first / STAGE_ROWS;
+        load_scales(to, ctx.maps.v_scales, row, tile, head, at.batch, bar, 1u32);
+    }
 }
 
 /// Block j of K or V, `width` columns wide, in 64-column tiles.
@@ -72,7 +163,7 @@ pub(super) fn load_values(ctx: &mut BlackwellCtx<'_>, at: &TileCoords, j: u32) {
     let stages = comptime!(shape.stages);
     let stage = ctx.v_pos % stages;
     let full = ctx.v_full(stage);
-    let smem = ctx.v_smem + stage * comptime!(shape.v_bytes());
+    let smem = ctx.v_smem + stage * comptime!(shape.v_stage());
     let row0 = j * comptime!(shape.block);
     let mut lands = full;
     let mut mend = false;
@@ -85,7 +176,11 @@ pub(super) fn load_values(ctx: &mut BlackwellCtx<'_>, at: &TileCoords, j: u32) {
     if lane() == 0u32 {
         ptx::mbar_wait(ctx.v_empty(stage), (ctx.v_pos / stages % 2u32) ^ 1u32);
         ptx::mbar_expect(lands, comptime!(shape.v_bytes()));
-        load_block(&*ctx, at, j, smem, ctx.v_map, lands, comptime!(shape.d_v));
+        if comptime!(shape.features.operands.is_some()) {
+            load_coded_values(&*ctx, at, j, smem, lands);
+        } else {
+            load_block(&*ctx, at, j, smem, ctx.maps.v, lands, comptime!(shape.d_v));
+        }
     }
     if comptime!(shape.features.lengths) {
         if mend {

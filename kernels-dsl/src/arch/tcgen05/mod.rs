@@ -7,6 +7,7 @@
 //! A query stage is 128 rows, one thread a row. Each stage walks the blocks sequentially; that the
 //! matrix unit is busy with one stage while the other is in its softmax comes from there being two.
 
+mod block_scaled;
 mod edges;
 mod exponential;
 mod forward;

@@ -64,6 +64,23 @@ pub(super) fn k_major(addr: u32) -> u64 {
     descriptor_k_major(addr) | TCGEN05
 }
 
+/// Descriptor of a K-major tile whose rows are `span` bytes, 64 or 128, with the swizzle of that span: groups of 8
+/// rows follow one another.
+#[cube]
+pub(super) fn k_major_of_span(addr: u32, #[comptime] span: u32) -> u64 {
+    let a = u64::cast_from((addr & 0x3FFFF) >> 4);
+    let swizzle = comptime!((if span == 64 { 4u64 } else { 2u64 }) << 61);
+    let stride = comptime!((8 * span as u64 / 16) << 32);
+    a | comptime!(swizzle | stride | 1 << 16) | TCGEN05
+}
+
+/// Descriptor of scale factors of 128 rows, as tcgen05.cp reads 32 rows of 16 bytes: no swizzle, 128 bytes between
+/// groups of 8 rows.
+#[cube]
+pub(super) fn scale_tile(addr: u32) -> u64 {
+    u64::cast_from((addr & 0x3FFFF) >> 4) | (1u64 << 16) | (8u64 << 32) | TCGEN05
+}
+
 /// Descriptor of an MN-major tile of `block` rows.
 #[cube]
 pub(super) fn mn_major(addr: u32, #[comptime] block: u32) -> u64 {

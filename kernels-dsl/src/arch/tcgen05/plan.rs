@@ -14,7 +14,16 @@ pub struct TensorPlan {
     pub block: u32,
     /// Columns of O, one f32 each.
     pub width: u32,
+    /// Bits of a weight of P: 16, or 8 of E4M3.
+    pub weight_bits: u32,
+    /// Columns of the scale factors of Q, and of those of K: 0 where operands are 16-bit.
+    pub score_scales: u32,
+    /// Columns of the scale factors of V: 0 where operands are 16-bit.
+    pub value_scales: u32,
 }
+
+/// Columns of the scale factors of 128 rows: a lane and a column for each row's word of four [PTX 9.7.17.10.7].
+pub const SCALE_COLUMNS: u32 = 4;
 
 /// A range of columns with a name.
 #[derive(Debug, PartialEq, Eq, Clone)]
@@ -34,10 +43,27 @@ impl TensorPlan {
     pub fn scores(self, stage: u32) -> u32 {
         stage * self.block
     }
-    /// From S to the P that takes its place: two 16-bit weights a column, in the upper half of S,
-    /// which has been read by then.
+    /// Columns of P, as many weights in each as fit.
+    pub fn probs(self) -> u32 {
+        self.block * self.weight_bits / 32
+    }
+    /// From S to the P that takes its place: the upper end of S, which has been read by then.
     pub fn probs_offset(self) -> u32 {
-        self.block / 2
+        self.block - self.probs()
+    }
+    /// First column of the scale factors of P of a query stage, those of V behind them: they take the place of the lower
+    /// end of S, as does P of the upper one.
+    pub fn prob_scales(self, stage: u32) -> u32 {
+        self.scores(stage)
+    }
+    /// First column of the scale factors of V for a query stage.
+    pub fn value_scales(self, stage: u32) -> u32 {
+        self.prob_scales(stage) + SCALE_COLUMNS
+    }
+    /// First column of the scale factors of Q of a query stage, those of K behind them. They are read while S is written,
+    /// so that no S has room for them.
+    pub fn query_scales(self, stage: u32) -> u32 {
+        self.q_stages * (self.block + self.width) + stage * 2 * self.score_scales
     }
     /// First column of O of a query stage.
     pub fn acc(self, stage: u32) -> u32 {
@@ -45,7 +71,7 @@ impl TensorPlan {
     }
     /// Columns in use.
     pub fn used(self) -> u32 {
-        self.q_stages * (self.block + self.width)
+        self.q_stages * (self.block + self.width + 2 * self.score_scales)
     }
     /// Columns to allocate: a power of two, at least 32.
     pub fn allocated(self) -> u32 {
@@ -61,18 +87,30 @@ impl TensorPlan {
         };
         let of_stage = |s: u32| {
             let probs = self.scores(s) + self.probs_offset();
+            let over = Some(format!("S{s}"));
+            let scales = match self.value_scales {
+                0 => 0,
+                _ => SCALE_COLUMNS,
+            };
+            let (values, queries) = (self.value_scales(s), self.query_scales(s));
+            let keys = queries + self.score_scales;
             [
                 region(format!("S{s}"), self.scores(s), self.block, None),
+                region(format!("P{s}"), probs, self.probs(), over.clone()),
                 region(
-                    format!("P{s}"),
-                    probs,
-                    self.block / 2,
-                    Some(format!("S{s}")),
+                    format!("scales of P{s}"),
+                    self.prob_scales(s),
+                    scales,
+                    over.clone(),
                 ),
+                region(format!("scales of V{s}"), values, self.value_scales, over),
                 region(format!("O{s}"), self.acc(s), self.width, None),
+                region(format!("scales of Q{s}"), queries, self.score_scales, None),
+                region(format!("scales of K{s}"), keys, self.score_scales, None),
             ]
         };
-        (0..self.q_stages).flat_map(of_stage).collect()
+        let all = (0..self.q_stages).flat_map(of_stage);
+        all.filter(|region| region.first < region.end).collect()
     }
 }
 
@@ -97,6 +135,17 @@ mod tests {
         q_stages: 2,
         block: 128,
         width: 128,
+        weight_bits: 16,
+        score_scales: 0,
+        value_scales: 0,
+    };
+    /// NVFP4 scores of d 128, E4M3 weights and values.
+    const SCALED: TensorPlan = TensorPlan {
+        block: 64,
+        weight_bits: 8,
+        score_scales: 8,
+        value_scales: 4,
+        ..D128
     };
 
     #[test]
@@ -110,14 +159,33 @@ mod tests {
     }
 
     #[test]
+    fn scale_factors_of_values_lie_over_scores_and_those_of_scores_do_not() {
+        assert_eq!(
+            SCALED.to_string(),
+            "S0 0..64\nP0 48..64 over S0\nscales of P0 0..4 over S0\nscales of V0 4..8 over S0\n\
+             O0 128..256\nscales of Q0 384..392\nscales of K0 392..400\n\
+             S1 64..128\nP1 112..128 over S1\nscales of P1 64..68 over S1\n\
+             scales of V1 68..72 over S1\nO1 256..384\nscales of Q1 400..408\n\
+             scales of K1 408..416\n416 of 512 columns in use"
+        );
+        // Blocks of 128 keys have no room for them.
+        let longer = TensorPlan {
+            block: 128,
+            ..SCALED
+        };
+        assert!(longer.used() > TENSOR_COLUMNS);
+    }
+
+    #[test]
     fn regions_overlap_only_where_they_say_so() {
-        for q_stages in [1, 2] {
-            for block in [32, 64, 128] {
+        for like in [D128, SCALED] {
+            for (q_stages, block) in [(1, 64), (1, 128), (2, 32), (2, 64), (2, 128)] {
                 for width in [16, 48, 64, 128] {
                     let plan = TensorPlan {
                         q_stages,
                         block,
                         width,
+                        ..like
                     };
                     let all = plan.regions();
                     for (i, a) in all.iter().enumerate() {

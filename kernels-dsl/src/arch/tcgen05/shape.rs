@@ -1,10 +1,14 @@
 //! Comptime shape of the Blackwell tier's kernel.
 
-use super::TensorPlan;
+use super::{SCALE_COLUMNS, TensorPlan};
 use crate::attention::{LogitFeatures, TileShape};
+use crate::quant::{OperandFormat, SCALE_ROWS};
 
 /// Rows of a query stage: the lanes of tensor memory.
 pub const STAGE_ROWS: u32 = 128;
+
+/// Bytes of the scale factors of 128 rows by 4 groups.
+pub(super) const SCALE_BYTES: u32 = SCALE_ROWS as u32 * 4;
 
 /// Columns of O that a thread moves at a time: the fewer, the fewer registers.
 pub(super) const CHUNK: u32 = 16;
@@ -53,7 +57,7 @@ impl BlackwellShape {
         width.div_ceil(64)
     }
     /// Columns of O: the product's N comes in steps of 16.
-    pub(super) fn width(self) -> u32 {
+    pub(crate) fn width(self) -> u32 {
         self.d_v.next_multiple_of(16)
     }
     /// What lies where in tensor memory.
@@ -62,24 +66,77 @@ impl BlackwellShape {
             q_stages: self.q_stages,
             block: self.block,
             width: self.width(),
+            weight_bits: self.weight_bits(),
+            score_scales: SCALE_COLUMNS * self.score_tiles(),
+            value_scales: SCALE_COLUMNS * self.value_tiles(),
         }
+    }
+    /// Bits of a weight.
+    pub(super) fn weight_bits(self) -> u32 {
+        match self.features.operands {
+            Some(_) => 8,
+            None => 16,
+        }
+    }
+    /// Tiles of scale factors of 128 rows of Q or K.
+    pub(super) fn score_tiles(self) -> u32 {
+        let tiles = |format: OperandFormat| self.d.div_ceil(format.quad() as u32);
+        self.features.operands.map_or(0, tiles)
+    }
+    /// Tiles of scale factors of a block of V: of 128 of its columns each.
+    pub(super) fn value_tiles(self) -> u32 {
+        match self.features.operands {
+            Some(_) => self.width().div_ceil(SCALE_ROWS as u32),
+            None => 0,
+        }
+    }
+    /// Places of 16 bits in a row of Q or K: its elements, or their codes four by four or two by two.
+    pub(super) fn row_places(self) -> u32 {
+        match self.features.operands {
+            Some(format) => self.score_tiles() * (format.quad() * format.bits()) as u32 / 16,
+            None => self.d,
+        }
+    }
+    /// Bytes of the elements of a query tile; their scale factors lie behind them.
+    pub fn q_codes(self) -> u32 {
+        Self::columns(self.row_places()) * self.rows() * 128
     }
     /// Bytes of a query tile.
     pub fn q_bytes(self) -> u32 {
-        Self::columns(self.d) * self.rows() * 128
+        self.q_codes() + self.q_stages * self.score_tiles() * SCALE_BYTES
     }
-    /// Bytes of a K stage.
+    /// Bytes of the elements of a key block; their scale factors lie behind them.
+    pub fn k_codes(self) -> u32 {
+        Self::columns(self.row_places()) * self.block * 128
+    }
+    /// Bytes of a key block.
     pub fn k_bytes(self) -> u32 {
-        Self::columns(self.d) * self.block * 128
+        self.k_codes() + self.score_tiles() * SCALE_BYTES
     }
-    /// Bytes of a V stage.
+    /// Bytes of a K stage, a multiple of what the swizzle repeats in.
+    pub fn k_stage(self) -> u32 {
+        self.k_bytes().next_multiple_of(1024)
+    }
+    /// Bytes of the elements of a value block: keys by 64-column blocks, or, in E4M3, columns by keys. Their scale factors
+    /// lie behind them.
+    pub fn v_codes(self) -> u32 {
+        match self.features.operands {
+            Some(_) => self.width() * self.block,
+            None => Self::columns(self.d_v) * self.block * 128,
+        }
+    }
+    /// Bytes of a value block.
     pub fn v_bytes(self) -> u32 {
-        Self::columns(self.d_v) * self.block * 128
+        self.v_codes() + self.value_tiles() * SCALE_BYTES
+    }
+    /// Bytes of a V stage, a multiple of what the swizzle repeats in.
+    pub fn v_stage(self) -> u32 {
+        self.v_bytes().next_multiple_of(1024)
     }
     /// Shared memory of a cube: queries, rings, barriers, values of rows, the address of tensor memory.
     pub fn smem_bytes(self) -> u32 {
         self.q_bytes()
-            + self.stages * (self.k_bytes() + self.v_bytes())
+            + self.stages * (self.k_stage() + self.v_stage())
             + 8 * self.barriers()
             + 4 * self.row_words()
             + 16
@@ -101,7 +158,7 @@ impl BlackwellShape {
     /// Byte offsets of the k-steps of Q K^T in the stages of Q and K (both K-major): 32 bytes
     /// within a 64-column block, then the next block.
     pub(super) fn score_steps(self) -> Vec<(u32, u32)> {
-        (0..self.d.div_ceil(16))
+        (0..self.row_places().div_ceil(16))
             .map(|k| {
                 let within = k % 4 * 32;
                 (

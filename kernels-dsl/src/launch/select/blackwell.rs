@@ -2,9 +2,9 @@
 
 use super::{AttendKey, AttendOp, Policy, check_matrix, check_packed_tile, lacks, packed_heads};
 use crate::arch::tcgen05::{STAGE_ROWS, TENSOR_COLUMNS};
-use crate::attention::IssueOrder;
+use crate::attention::{IssueOrder, WeightFormat};
 use crate::error::NotAvailable;
-use crate::launch::{AttendBlueprint, Caps, RoleSplit, TierName};
+use crate::launch::{AttendBlueprint, Caps, DType, RoleSplit, TierName};
 
 /// The Blackwell tier: 16-bit forward on sm_100 and sm_103 with views that TMA can address.
 pub(super) fn select_blackwell(
@@ -41,23 +41,27 @@ pub(super) fn select_blackwell(
             &"one piece, 16-bit",
         );
     }
-    if key.features.weights.encoded() {
-        return no("blackwell tier's weights", &"e4m3 or e2m1", &"16-bit");
-    }
+    check_operands(key, caps, policy)?;
     if !key.tma {
         let strides = "16-byte strides and start";
         return no("TMA addressing", &strides, &"other strides");
     }
     let unpacked = policy.tile.unwrap_or_else(|| blackwell_tile(key, false));
-    let pack = packed_heads(key, unpacked.0, policy, false);
+    // Rows of scale factors belong to one head.
+    let pack = match key.features.operands {
+        Some(_) => 1,
+        None => packed_heads(key, unpacked.0, policy, false),
+    };
     let (rows, block) = policy.tile.unwrap_or_else(|| blackwell_tile(key, pack > 1));
-    if !matches!(rows, 128 | 256) || !matches!(block, 32 | 64 | 128) {
+    let shortest = if key.features.operands.is_some() {
+        64
+    } else {
+        32
+    };
+    if !matches!(rows, 128 | 256) || !matches!(block, 32 | 64 | 128) || block < shortest {
         let tile = format!("{rows}x{block}");
-        return no(
-            "blackwell tier's tiles",
-            &tile,
-            &"128, 256 rows x 32, 64, 128 keys",
-        );
+        let takes = format!("128, 256 rows x 32, 64, 128 keys, {shortest} or more");
+        return no("blackwell tier's tiles", &tile, &takes);
     }
     check_packed_tile(key, caps, rows, pack)?;
     let of = |stages| AttendBlueprint {
@@ -76,9 +80,9 @@ pub(super) fn select_blackwell(
         cluster: 1,
         vector: 8,
         wide,
-        folded: key.features.plain() && key.positive_scale,
+        folded: key.features.plain() && key.positive_scale && !key.features.weights.encoded(),
         // B300 has twice the special-function units.
-        polynomial: caps.sm == Some(100),
+        polynomial: caps.sm == Some(100) && !key.features.weights.encoded(),
         features: key.features,
         fault: policy.fault,
     };
@@ -94,6 +98,33 @@ pub(super) fn select_blackwell(
     }
 }
 
+/// Block-scaled operands that tcgen05 multiplies as they are: weights and values in E4M3, whole sequences, so that blocks of
+/// keys start where tiles of scale factors do.
+fn check_operands(key: &AttendKey, caps: &Caps, policy: &Policy) -> Result<(), NotAvailable> {
+    let no = |limit, needed, available| Err(lacks(key, caps, limit, needed, available));
+    match (key.features.operands, key.features.weights) {
+        (None, WeightFormat::Wide) => return Ok(()),
+        (None, _) => return no("blackwell tier's weights", "e4m3 or e2m1", "16-bit"),
+        (Some(_), WeightFormat::E4m3) => {}
+        (Some(_), _) => return no("blackwell tier's weights", "e2m1", "e4m3"),
+    }
+    if key.dtype != DType::BF16 {
+        let limit = "blackwell tier's dtypes of operands";
+        return Err(lacks(key, caps, limit, key.dtype, "bf16"));
+    }
+    if key.features.lengths {
+        return no("blackwell tier's operands", "lengths", "whole sequences");
+    }
+    if policy.pack == Some(true) {
+        return no(
+            "blackwell tier's operands",
+            "packed heads",
+            "one head a tile",
+        );
+    }
+    Ok(())
+}
+
 /// Rows and keys of the tile: two query stages where tensor memory has columns for two outputs and shared
 /// memory room for their queries, and there are rows for them. Hooks that read memory for every score want
 /// registers for addresses, and get shorter blocks.
@@ -103,11 +134,16 @@ fn blackwell_tile(key: &AttendKey, packed: bool) -> (usize, usize) {
         0 => 0,
         reads => reads + x.alibi as u32 + packed as u32,
     };
-    let wide = key.d.max(key.d_v) > 128;
+    let coded = key.features.operands.is_some();
+    let wide = if coded { key.d_v } else { key.d.max(key.d_v) } > 128;
     let one = wide || key.s_q <= STAGE_ROWS as usize;
     let rows = if one { 128 } else { 256 };
     // Whatever changes a logit wants registers, too.
     let block = match (wide || !x.plain(), reads) {
+        // Half a swizzle of codes, and half a tile of scale factors, is the least. Two outputs of 128 columns leave
+        // no room for scale factors beside longer blocks.
+        _ if coded && (!x.plain() || reads > 0 || rows == 256 && key.d_v > 96) => 64,
+        _ if coded => 128,
         (_, 2..) => 32,
         (true, _) | (_, 1) => 64,
         _ => 128,

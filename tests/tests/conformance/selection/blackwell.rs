@@ -1,5 +1,8 @@
 //! The Blackwell tier: where it runs, with which tiles, and what falls to the plane tier.
 
+use flashcube::OperandFormat;
+use flashcube::attention::WeightFormat;
+
 use super::*;
 
 fn b200() -> Caps {
@@ -113,4 +116,53 @@ fn what_the_blackwell_tier_lacks_falls_to_others_and_is_named_when_forced() {
         let refused = select(&wanted, &b200, forced(TierName::Blackwell));
         assert_eq!(limit_of(refused).0, limit);
     }
+}
+
+#[test]
+fn block_scaled_operands_leave_room_for_scale_factors_or_are_refused_by_name() {
+    let b200 = b200();
+    let nvfp4 = OperandFormat::Nvfp4 { exponent: 0 };
+    let coded = |d, d_v, features| AttendKey {
+        dtype: DType::BF16,
+        features: LogitFeatures {
+            weights: WeightFormat::E4m3,
+            operands: Some(nvfp4),
+            ..features
+        },
+        ..half_key(d, d_v)
+    };
+    let plain = LogitFeatures::default();
+    let select_coded = |key: &AttendKey| select(key, &b200, forced(TierName::Blackwell));
+    for (d, d_v, tile) in [
+        (64, 64, (256, 128)),
+        (128, 64, (256, 128)),
+        (128, 128, (256, 64)),
+        (256, 256, (128, 128)),
+    ] {
+        let chosen = select_coded(&coded(d, d_v, plain)).unwrap();
+        assert_eq!((chosen.rows, chosen.block), tile, "{chosen}");
+        assert!(!chosen.folded && !chosen.polynomial, "{chosen}");
+        assert_eq!(chosen.pack, 1);
+    }
+    let refused = |key: AttendKey| limit_of(select_coded(&key)).0;
+    let coded = |features| coded(64, 64, features);
+    let lengths = LogitFeatures {
+        lengths: true,
+        ..plain
+    };
+    assert_eq!(refused(coded(lengths)), "blackwell tier's operands");
+    let mut fp4 = coded(plain);
+    fp4.features.weights = WeightFormat::Nvfp4;
+    assert_eq!(refused(fp4), "blackwell tier's weights");
+    let half = AttendKey {
+        dtype: DType::F16,
+        ..coded(plain)
+    };
+    assert_eq!(refused(half), "blackwell tier's dtypes of operands");
+    let policy = Policy {
+        tile: Some((256, 32)),
+        ..forced(TierName::Blackwell)
+    };
+    let short = select(&coded(plain), &b200, policy);
+    assert_eq!(limit_of(short).0, "blackwell tier's tiles");
 }

@@ -1,0 +1,184 @@
+//! Attention on matrix units that take block-scaled operands as they are: check, bind, launch.
+
+use cubecl::prelude::{BufferArg, Client, CubeDim, TensorMapArg, TensorMapSwizzle, Tiled};
+
+use super::*;
+use crate::arch::hopper::HopperLayoutsLaunch;
+use crate::arch::tcgen05::attend_operands_blackwell;
+use crate::attention::WeightFormat;
+use crate::error::{Error, NotAvailable};
+use crate::quant::SCALE_ROWS;
+
+/// Largest exponent of the product of the factors of q and k, which the scale of the scores takes in.
+const EXPONENTS: i32 = 64;
+
+/// `attend_operands` without decoding: q, k and v as tcgen05 multiplies them.
+///
+/// # Errors
+/// As `attend_operands`; [`NotAvailable`] where the Blackwell tier does not take the operands.
+pub(super) fn attend_block_scaled(
+    client: &Client,
+    [q, k, v]: [&Operand; 3],
+    dtype: DType,
+    weights: WeightFormat,
+    options: &AttendOptions<'_>,
+) -> Result<Attended, Error> {
+    let dims = AttendDims::of_shapes([q.shape, k.shape, v.shape], q.shape[0], k.shape[2])?;
+    let (out, lse) = results(client, &dims, dtype, options)?;
+    let mut hooks = Hooks::check(&dims, options)?;
+    hooks.features.weights = weights;
+    hooks.features.operands = Some(q.format.stored());
+    let caps = Caps::of(client);
+    let raised = q.format.exponent() + k.format.exponent();
+    if raised.abs() > EXPONENTS {
+        let (needed, limit) = (raised.to_string(), EXPONENTS.to_string());
+        return Err(lacks_of_operands(&caps, "exponents of q and k", needed, limit).into());
+    }
+    // The products are larger by the factors of both.
+    hooks.scale *= (-raised as f32).exp2();
+    let key = AttendKey {
+        op: AttendOp::Forward,
+        dtype,
+        d: dims.d,
+        d_v: dims.d_v,
+        s_q: dims.s_q,
+        group: dims.h_q / dims.h_kv.max(1),
+        vector: 1,
+        chunks: out.chunks(),
+        tma: out.tma(),
+        positive_scale: hooks.scale > 0.0,
+        reach: [q, k, v]
+            .map(Operand::len)
+            .into_iter()
+            .fold(out.reach().max(hooks.reach), usize::max),
+        features: hooks.features,
+    };
+    let policy = Policy {
+        tier: Some(TierName::Blackwell),
+        ..options.policy
+    };
+    let blueprint = select_attend(&key, &caps, &policy)?;
+    if lse.elements() == 0 {
+        return Ok(Attended {
+            out,
+            lse,
+            blueprint: None,
+        });
+    }
+    let listed = key.features.listed();
+    let listed = listed.then(|| hooks.list_tiles(&dims, &blueprint));
+    let call = ForwardCall {
+        client,
+        caps: &caps,
+        dims,
+        hooks: &hooks,
+        listed,
+        blueprint,
+    };
+    call.block_scaled([q, k, v], &out, &lse)?;
+    Ok(Attended {
+        out,
+        lse,
+        blueprint: Some(blueprint),
+    })
+}
+
+fn lacks_of_operands(
+    caps: &Caps,
+    limit: &'static str,
+    needed: String,
+    available: String,
+) -> NotAvailable {
+    NotAvailable {
+        what: "attend_operands".into(),
+        device: caps.device.clone(),
+        limit,
+        needed,
+        available,
+    }
+}
+
+/// Codes [b, h, rows, columns] of an operand as places of 16 bits, and its scale factors [b, h, rows / 128, 256 * quads]. What is
+/// empty is never read, and has something else in its place.
+fn views(client: &Client, operand: &Operand) -> (Tensor<4>, Tensor<4>) {
+    if operand.is_empty() {
+        let none = Tensor::empty(client, [1, 1, 1, 256], DType::BF16);
+        return (none.clone(), none);
+    }
+    let [b, h, ..] = operand.shape;
+    let rows = operand.rows();
+    let places = operand.columns() * operand.format.bits() / 16;
+    let codes = Tensor::contiguous(operand.words.clone(), [b, h, rows, places], DType::BF16);
+    let (tiles, row) = (
+        rows.div_ceil(SCALE_ROWS),
+        2 * SCALE_ROWS * operand.columns() / operand.format.quad(),
+    );
+    let scales = Tensor::strided(
+        operand.words.clone(),
+        [b, h, tiles, row],
+        [h * tiles * row, tiles * row, row, 1],
+        2 * operand.scales_at(),
+        DType::BF16,
+    );
+    (codes, scales)
+}
+
+/// A map that brings a tile of scale factors at a time.
+///
+/// # Safety
+/// As [`tensor_map`].
+unsafe fn scale_map(scales: &Tensor<4>) -> TensorMapArg<Tiled> {
+    // SAFETY: the caller's.
+    unsafe { tensor_map(scales, [1, 1, 1, 2 * SCALE_ROWS]) }.with_swizzle(TensorMapSwizzle::None)
+}
+
+impl ForwardCall<'_> {
+    fn block_scaled(
+        &self,
+        operands: [&Operand; 3],
+        out: &Tensor<4>,
+        lse: &Tensor<3>,
+    ) -> Result<(), Error> {
+        let blueprint = self.blueprint;
+        let total = self.countable("tiles of the blackwell tier")?;
+        let cubes = spread("attend_operands", total, self.caps)?;
+        let [q, k, v] = operands.map(|operand| views(self.client, operand));
+        let width = blueprint.blackwell_shape().width() as usize;
+        // Rows of a block of values are as long as the block.
+        let swizzle = match blueprint.block {
+            64 => TensorMapSwizzle::B64,
+            _ => TensorMapSwizzle::B128,
+        };
+        // SAFETY: operands were made by `quantize_operand`, which sizes their buffers: rows are multiples of 32 bytes;
+        // rows past them arrive as zeros. out and lse were checked against their buffers.
+        unsafe {
+            attend_operands_blackwell::launch_unchecked(
+                self.client,
+                cubes,
+                CubeDim::new_1d(blueprint.units() as u32),
+                address(blueprint.wide),
+                tensor_map(&q.0, [1, 1, blueprint.rows, 64]),
+                tensor_map(&k.0, [1, 1, blueprint.block, 64]),
+                tensor_map(&v.0, [1, 1, width, blueprint.block / 2]).with_swizzle(swizzle),
+                scale_map(&q.1),
+                scale_map(&k.1),
+                scale_map(&v.1),
+                buffer(out, chunk(out)),
+                BufferArg::from_raw_parts(lse.handle.clone(), lse.capacity()),
+                self.hooks.tensors(self.client),
+                HopperLayoutsLaunch::new(layout(out, chunk(out)), lse_layout(lse), self.order()),
+                self.sizes(),
+                self.hooks.scalars(blueprint.fault),
+                self.hooks.offsets(),
+                blueprint,
+                blueprint.dtype.elem(),
+            );
+        }
+        check_launch(
+            self.client,
+            self.caps,
+            &blueprint,
+            [&out.handle, &lse.handle],
+        )
+    }
+}
