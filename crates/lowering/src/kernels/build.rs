@@ -3,35 +3,31 @@
 
 use std::sync::Arc;
 
-use cubecl::ir::{AddressType, DeviceProperties, TargetProperties};
-use cubecl::prelude::{
-    BufferCompilationArg, ComptimeOptionCompilationArg, CubeKernel, KernelSettings,
-};
+use cubecl::ir::{DeviceProperties, TargetProperties};
+use cubecl::prelude::CubeKernel;
 use flashcube_kernels::arch::fma::{
-    BackwardLayoutsCompilationArg, ForwardLayoutsCompilationArg, ForwardSizesCompilationArg,
-    attend_backward_fma, attend_delta_fma, attend_forward_fma, matmul_quantized_fma,
+    BackwardLayoutsCompilationArg, attend_backward_fma, attend_delta_fma, attend_forward_fma,
+    matmul_quantized_fma,
 };
-use flashcube_kernels::arch::hopper::{
-    HopperLayoutsCompilationArg, attend_forward_hopper, matmul_quantized_hopper,
-};
+use flashcube_kernels::arch::hopper::{attend_forward_hopper, matmul_quantized_hopper};
 use flashcube_kernels::arch::plane::{attend_forward_plane, matmul_quantized_plane};
 use flashcube_kernels::arch::tcgen05::{attend_forward_blackwell, attend_operands_blackwell};
 use flashcube_kernels::attention::{
-    LogitFeatures, LogitScalarsCompilationArg, LogitTensorsCompilationArg,
-    MergeLayoutsCompilationArg, MergeShape, RowLayoutCompilationArg, Side,
-    TableOffsetsCompilationArg, TileOrderCompilationArg, merge_partials_fma,
+    MergeLayoutsCompilationArg, MergeShape, RowLayoutCompilationArg, Side, merge_partials_fma,
 };
 use flashcube_kernels::quant::{
     MatmulSizesCompilationArg, PackSizesCompilationArg, dequantize_int4_fma, hadamard_transform_fma,
 };
-use flashcube_kernels::tile::LayoutCompilationArg;
 use flashcube_kernels::{
     AttendBlueprint, DequantizeBlueprint, HadamardBlueprint, MatmulBlueprint, MergeBlueprint,
     TierName,
 };
 
+use super::arguments::{
+    buffer, forward_layouts, forward_sizes, hopper_layouts, launch_settings, layout, logit_scalars,
+    logit_tensors, optional, table_offsets, tile_order,
+};
 use super::{Blueprint, target::elem};
-use crate::cubecl::settings;
 
 /// The device a kernel is built for.
 type Device = (Arc<DeviceProperties>, Arc<TargetProperties>);
@@ -399,127 +395,4 @@ fn hadamard(blueprint: HadamardBlueprint, (properties, target): Device) -> Box<d
         blueprint.inverse,
         elem(blueprint.dtype),
     ))
-}
-
-fn launch_settings(units: usize, wide: bool) -> KernelSettings {
-    KernelSettings {
-        address_type: if wide {
-            AddressType::U64
-        } else {
-            AddressType::U32
-        },
-        ..settings(units as u32)
-    }
-}
-
-fn buffer() -> BufferCompilationArg {
-    BufferCompilationArg { inplace: None }
-}
-
-/// An optional tensor, bound or not.
-fn optional<T>(bound: bool) -> ComptimeOptionCompilationArg<T>
-where
-    T: cubecl::prelude::LaunchArg<CompilationArg = BufferCompilationArg>,
-{
-    if bound {
-        ComptimeOptionCompilationArg::Some(buffer())
-    } else {
-        ComptimeOptionCompilationArg::None
-    }
-}
-
-fn forward_sizes() -> ForwardSizesCompilationArg {
-    ForwardSizesCompilationArg {
-        h_q: (),
-        group: (),
-        s_q: (),
-        s_kv: (),
-        tiles: (),
-        total: (),
-    }
-}
-
-fn forward_layouts() -> ForwardLayoutsCompilationArg {
-    ForwardLayoutsCompilationArg {
-        q: layout(),
-        k: layout(),
-        v: layout(),
-        out: layout(),
-        lse: layout(),
-    }
-}
-
-fn tile_order() -> TileOrderCompilationArg {
-    TileOrderCompilationArg {
-        lanes: (),
-        all_lanes: (),
-    }
-}
-
-fn hopper_layouts() -> HopperLayoutsCompilationArg {
-    HopperLayoutsCompilationArg {
-        out: layout(),
-        lse: layout(),
-        order: tile_order(),
-    }
-}
-
-fn layout() -> LayoutCompilationArg {
-    LayoutCompilationArg {
-        offset: (),
-        batch: (),
-        head: (),
-        row: (),
-    }
-}
-
-fn logit_tensors(features: LogitFeatures) -> LogitTensorsCompilationArg {
-    LogitTensorsCompilationArg {
-        mask: optional(features.mask.is_some()),
-        bias: optional(features.bias),
-        table: optional(features.table()),
-        lengths: optional(features.device_lengths),
-        pages: optional(features.device_pages),
-        k_scales: optional(features.codes.is_some()),
-        v_scales: optional(features.codes.is_some()),
-    }
-}
-
-fn logit_scalars() -> LogitScalarsCompilationArg {
-    LogitScalarsCompilationArg {
-        neg_inf: (),
-        scale: (),
-        softcap: (),
-        left: (),
-        right: (),
-        anchor: (),
-        mask: layout(),
-        mask_key: (),
-        bias: layout(),
-        bias_key: (),
-        splits: (),
-        part: (),
-    }
-}
-
-fn table_offsets() -> TableOffsetsCompilationArg {
-    TableOffsetsCompilationArg {
-        len_q: (),
-        len_kv: (),
-        first_q: (),
-        first_kv: (),
-        doc_q: (),
-        doc_kv: (),
-        slopes: (),
-        tiles: (),
-        sinks: (),
-        pages: (),
-        page_row: (),
-        k_scales: (),
-        k_scale_page: (),
-        k_scale_head: (),
-        v_scales: (),
-        v_scale_page: (),
-        v_scale_head: (),
-    }
 }

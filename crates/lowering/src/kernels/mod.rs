@@ -1,5 +1,6 @@
 //! The library's kernels, as something to lower: problems with names, chosen for a target as a launch would choose.
 
+mod arguments;
 mod build;
 mod list;
 mod problem;
