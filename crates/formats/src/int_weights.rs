@@ -173,18 +173,18 @@ impl IntWeights {
     pub fn dequantize(&self) -> Vec<f32> {
         let n = self.shape.n;
         let mut weight = Vec::with_capacity(self.codes.len());
+        // Widened once: a conversion from f16 for every weight would be most of the time.
+        let widened: Vec<f32> = self.scales.iter().map(|scale| scale.to_f32()).collect();
         for row in 0..self.shape.k {
             let group = self.group_of(row) * n..(self.group_of(row) + 1) * n;
-            let (scales, zeros) = (&self.scales[group.clone()], &self.zeros[group]);
+            let (scales, zeros) = (&widened[group.clone()], &self.zeros[group]);
             let codes = &self.codes[row * n..(row + 1) * n];
             weight.extend(
                 codes
                     .iter()
                     .zip(zeros)
                     .zip(scales)
-                    .map(|((&code, &zero), &scale)| {
-                        scale.to_f32() * (f32::from(code) - f32::from(zero))
-                    }),
+                    .map(|((&code, &zero), &scale)| scale * (f32::from(code) - f32::from(zero))),
             );
         }
         weight
