@@ -32,7 +32,8 @@ pub use error::{LoweringError, Result};
 #[cfg(feature = "wgsl")]
 pub use kernels::wgsl_caps;
 pub use kernels::{
-    AttendProblem, Blueprint, ListedKernel, MatmulProblem, Problem, cuda_caps, find_kernel, kernels,
+    AttendProblem, Blueprint, DataKernel, ListedKernel, MatmulProblem, Problem, cuda_caps,
+    find_kernel, kernels,
 };
 pub use lower::{Lowered, Lowering};
 pub use model::{BlockWork, Prediction, Rates};

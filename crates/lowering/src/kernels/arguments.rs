@@ -1,4 +1,4 @@
-//! Placeholders for the arguments that the forward kernels, and some of the others, take in common.
+//! Placeholders for the arguments that kernels take in common.
 
 use cubecl::ir::AddressType;
 use cubecl::prelude::{
@@ -10,6 +10,7 @@ use flashcube_kernels::attention::{
     LogitFeatures, LogitScalarsCompilationArg, LogitTensorsCompilationArg,
     TableOffsetsCompilationArg, TileOrderCompilationArg,
 };
+use flashcube_kernels::quant::{MatmulSizesCompilationArg, PackSizesCompilationArg};
 use flashcube_kernels::tile::LayoutCompilationArg;
 
 use crate::cubecl::settings;
@@ -134,5 +135,35 @@ pub(super) fn table_offsets() -> TableOffsetsCompilationArg {
         v_scales: (),
         v_scale_page: (),
         v_scale_head: (),
+    }
+}
+
+pub(super) fn matmul_sizes() -> MatmulSizesCompilationArg {
+    MatmulSizesCompilationArg {
+        m: (),
+        n: (),
+        k: (),
+        k_tiles: (),
+        n_tiles: (),
+        group: (),
+        m_blocks: (),
+        n_blocks: (),
+        splits: (),
+        x_offset: (),
+        x_row: (),
+        y_offset: (),
+        y_row: (),
+        bias_offset: (),
+        factor: (),
+    }
+}
+
+pub(super) fn pack_sizes() -> PackSizesCompilationArg {
+    PackSizesCompilationArg {
+        k: (),
+        n: (),
+        group: (),
+        code_words: (),
+        zero_words: (),
     }
 }

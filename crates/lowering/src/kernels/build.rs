@@ -15,9 +15,7 @@ use flashcube_kernels::arch::tcgen05::{attend_forward_blackwell, attend_operands
 use flashcube_kernels::attention::{
     MergeLayoutsCompilationArg, MergeShape, RowLayoutCompilationArg, Side, merge_partials_fma,
 };
-use flashcube_kernels::quant::{
-    MatmulSizesCompilationArg, PackSizesCompilationArg, dequantize_int4_fma, hadamard_transform_fma,
-};
+use flashcube_kernels::quant::{dequantize_int4_fma, hadamard_transform_fma};
 use flashcube_kernels::{
     AttendBlueprint, DequantizeBlueprint, HadamardBlueprint, MatmulBlueprint, MergeBlueprint,
     TierName,
@@ -25,12 +23,12 @@ use flashcube_kernels::{
 
 use super::arguments::{
     buffer, forward_layouts, forward_sizes, hopper_layouts, launch_settings, layout, logit_scalars,
-    logit_tensors, optional, table_offsets, tile_order,
+    logit_tensors, matmul_sizes, optional, pack_sizes, table_offsets, tile_order,
 };
 use super::{Blueprint, target::elem};
 
 /// The device a kernel is built for.
-type Device = (Arc<DeviceProperties>, Arc<TargetProperties>);
+pub(super) type Device = (Arc<DeviceProperties>, Arc<TargetProperties>);
 
 impl Blueprint {
     pub(super) fn build(
@@ -62,6 +60,7 @@ impl Blueprint {
                 TierName::Hopper | TierName::Blackwell => matmul_hopper(blueprint, device),
             },
             Blueprint::Hadamard(blueprint) => hadamard(blueprint, device),
+            Blueprint::Data(kernel) => kernel.build(device),
         }
     }
 }
@@ -285,13 +284,7 @@ fn dequantize(blueprint: DequantizeBlueprint, (properties, target): Device) -> B
         buffer(),
         optional(blueprint.packing.indexed),
         buffer(),
-        PackSizesCompilationArg {
-            k: (),
-            n: (),
-            group: (),
-            code_words: (),
-            zero_words: (),
-        },
+        pack_sizes(),
         (),
         (),
         (),
@@ -355,26 +348,6 @@ fn matmul_hopper(blueprint: MatmulBlueprint, (properties, target): Device) -> Bo
         blueprint,
         elem(blueprint.dtype),
     ))
-}
-
-fn matmul_sizes() -> MatmulSizesCompilationArg {
-    MatmulSizesCompilationArg {
-        m: (),
-        n: (),
-        k: (),
-        k_tiles: (),
-        n_tiles: (),
-        group: (),
-        m_blocks: (),
-        n_blocks: (),
-        splits: (),
-        x_offset: (),
-        x_row: (),
-        y_offset: (),
-        y_row: (),
-        bias_offset: (),
-        factor: (),
-    }
 }
 
 fn hadamard(blueprint: HadamardBlueprint, (properties, target): Device) -> Box<dyn CubeKernel> {

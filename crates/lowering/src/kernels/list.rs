@@ -6,6 +6,7 @@ use flashcube_kernels::{DType, MatmulPolicy, Policy, RoleSplit, ScaleType, TierN
 
 use super::{AttendProblem, ListedKernel, MatmulProblem, Problem};
 
+mod data;
 mod operands;
 
 /// Every listed kernel: each entry point of the library with each dtype, format and kind of mask.
@@ -19,6 +20,7 @@ pub fn kernels() -> Vec<ListedKernel> {
     dequantize(&mut all);
     matmul(&mut all);
     hadamard(&mut all);
+    data::data(&mut all);
     all
 }
 

@@ -2,6 +2,7 @@
 
 mod arguments;
 mod build;
+mod data;
 mod list;
 mod problem;
 mod target;
@@ -14,6 +15,7 @@ use flashcube_kernels::{
     OperandFormat, TierName,
 };
 
+pub use data::DataKernel;
 pub use list::kernels;
 pub use problem::{AttendProblem, MatmulProblem, Problem};
 pub use target::cuda_caps;
@@ -55,6 +57,8 @@ pub enum Blueprint {
     Matmul(MatmulBlueprint),
     /// `hadamard_transform`.
     Hadamard(HadamardBlueprint),
+    /// What moves, packs and converts tensors.
+    Data(DataKernel),
 }
 
 /// Finds a listed kernel by its name, or by the blueprint it gets on the GPUs of `arch`.
@@ -127,9 +131,10 @@ impl Blueprint {
             | Blueprint::AttendBackward(blueprint, _)
             | Blueprint::AttendDelta { blueprint, .. } => blueprint.tier,
             Blueprint::Matmul(blueprint) => blueprint.tier,
-            Blueprint::Merge(_) | Blueprint::Dequantize(_) | Blueprint::Hadamard(_) => {
-                TierName::Unit
-            }
+            Blueprint::Merge(_)
+            | Blueprint::Dequantize(_)
+            | Blueprint::Hadamard(_)
+            | Blueprint::Data(_) => TierName::Unit,
         }
     }
 
@@ -172,6 +177,7 @@ impl Blueprint {
             },
             Blueprint::Dequantize(_) => &["FMUL|FMUL2"],
             Blueprint::Hadamard(_) => &["FADD|FADD2", "BAR"],
+            Blueprint::Data(_) => &["LDG|LD", "STG|ST"],
         };
         if self.tier() == TierName::Unit {
             Expect {
@@ -231,6 +237,7 @@ impl fmt::Display for Blueprint {
             Blueprint::Dequantize(blueprint) => blueprint.fmt(f),
             Blueprint::Matmul(blueprint) => blueprint.fmt(f),
             Blueprint::Hadamard(blueprint) => blueprint.fmt(f),
+            Blueprint::Data(kernel) => kernel.fmt(f),
         }
     }
 }

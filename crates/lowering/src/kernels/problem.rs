@@ -8,7 +8,7 @@ use flashcube_kernels::{
     select_merge,
 };
 
-use super::Blueprint;
+use super::{Blueprint, DataKernel};
 
 /// The facts an attention kernel's blueprint depends on.
 #[derive(Clone, Copy, Debug)]
@@ -65,6 +65,8 @@ pub enum Problem {
         /// Inverse transform.
         inverse: bool,
     },
+    /// What moves, packs and converts tensors.
+    Data(DataKernel),
 }
 
 impl Problem {
@@ -104,6 +106,7 @@ impl Problem {
                 signs,
                 inverse,
             } => select_hadamard(dtype, n, [signs, inverse], 1, caps).map(Blueprint::Hadamard),
+            Problem::Data(kernel) => kernel.select(caps).map(Blueprint::Data),
         }
     }
 }

@@ -1,6 +1,11 @@
 //! The library's own kernels on every architecture.
 
-use std::{collections::BTreeSet, ops::RangeInclusive};
+use std::{
+    collections::BTreeSet,
+    fs,
+    ops::RangeInclusive,
+    path::{Path, PathBuf},
+};
 
 use flashcube_kernels::{AttendBlueprint, TierName};
 use flashcube_lowering::{
@@ -12,6 +17,7 @@ use crate::Named;
 
 pub(crate) const WITHOUT_TOOLKIT: &[Named] = &[
     ("listed_names_and_blueprints_are_unique", names_are_unique),
+    ("every_kernel_that_launches_is_built", every_kernel_is_built),
     (
         "listed_kernel_is_found_by_either_name",
         found_by_either_name,
@@ -82,6 +88,36 @@ fn names_are_unique() {
             "{arch}: {blueprints:?}"
         );
     }
+}
+
+/// A kernel of the library's sources that nothing here builds would never be compiled without a GPU.
+fn every_kernel_is_built() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let built = texts(&here.join("src/kernels")).concat();
+    let mut seen = 0;
+    for text in texts(&here.join("../../kernels-dsl/src")) {
+        for launched in text.split("#[cube(launch").skip(1) {
+            let (_, after) = launched.split_once("pub fn ").unwrap();
+            let name: String = after
+                .chars()
+                .take_while(|c| c.is_alphanumeric() || *c == '_')
+                .collect();
+            assert!(built.contains(&format!("{name}::")), "{name} is not built");
+            seen += 1;
+        }
+    }
+    assert!(seen >= 20, "{seen}");
+}
+
+/// The Rust files below a folder.
+fn texts(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap();
+    let paths = entries.map(|entry| entry.unwrap().path());
+    let of = |path: PathBuf| match path.is_dir() {
+        true => texts(&path),
+        false => vec![fs::read_to_string(path).unwrap()],
+    };
+    paths.flat_map(of).collect()
 }
 
 fn found_by_either_name() {
