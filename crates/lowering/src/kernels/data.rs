@@ -12,7 +12,7 @@ use flashcube_kernels::quant::{
     OperandFormat, OperandSizesCompilationArg, Packing, TileSizesCompilationArg,
     dequantize_operand_fma, quantize_operand_fma, repack_codes_fma, repack_scales_fma,
 };
-use flashcube_kernels::{Caps, DType, NotAvailable};
+use flashcube_kernels::{Caps, DType, Family, NotAvailable};
 
 use super::arguments::{
     buffer, launch_settings, layout, logit_tensors, matmul_sizes, optional, pack_sizes,
@@ -49,13 +49,14 @@ impl DataKernel {
     /// Itself where a launch would be let through.
     pub(super) fn select(self, caps: &Caps) -> Result<Self, NotAvailable> {
         // It reads elements of 16 bits as integers, which WGSL has not.
-        if self == DataKernel::ArrangeX && caps.sm.is_none() {
+        let wide = matches!(caps.family, Family::Cpu | Family::Cuda);
+        if self == DataKernel::ArrangeX && !wide {
             return Err(NotAvailable {
                 what: "matmul_quantized".into(),
                 device: caps.device.clone(),
-                limit: "compute capability",
-                needed: "any".into(),
-                available: "none".into(),
+                limit: "dtypes",
+                needed: "u16".into(),
+                available: "u32".into(),
             });
         }
         Ok(self)
@@ -233,17 +234,17 @@ impl fmt::Display for DataKernel {
                 }
                 f.write_str(tag(shape.ragged, "/ragged"))
             }
-            DataKernel::AdvanceLengths => f.write_str("append/lengths"),
+            DataKernel::AdvanceLengths => f.write_str("append/unit/lengths"),
             DataKernel::CopyPages(d, dtype) => write!(f, "copy_pages/unit/{dtype}/d{d}"),
             DataKernel::RepackCodes(packing, gathered) => {
                 let (format, tag) = (lower(packing.format), tag(*gathered, "/gathered"));
-                write!(f, "repack/codes/{format}-b{}{tag}", packing.bits)
+                write!(f, "repack/unit/codes/{format}-b{}{tag}", packing.bits)
             }
             DataKernel::RepackScales(packing, zeros) => {
                 let (format, tag) = (lower(packing.format), tag(*zeros, "/zeros"));
-                write!(f, "repack/scales/{format}-b{}{tag}", packing.bits)
+                write!(f, "repack/unit/scales/{format}-b{}{tag}", packing.bits)
             }
-            DataKernel::ArrangeX => f.write_str("w4a16/arrange-x"),
+            DataKernel::ArrangeX => f.write_str("w4a16/unit/arrange-x"),
             DataKernel::QuantizeOperand(format, dtype) => {
                 write!(f, "quantize_operand/unit/{dtype}/{}", lower(format))
             }
