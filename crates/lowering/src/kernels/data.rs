@@ -49,8 +49,8 @@ impl DataKernel {
     /// Itself where a launch would be let through.
     pub(super) fn select(self, caps: &Caps) -> Result<Self, NotAvailable> {
         // It reads elements of 16 bits as integers, which WGSL has not.
-        let wide = matches!(caps.family, Family::Cpu | Family::Cuda);
-        if self == DataKernel::ArrangeX && !wide {
+        let has_u16 = matches!(caps.family, Family::Cpu | Family::Cuda);
+        if self == DataKernel::ArrangeX && !has_u16 {
             return Err(NotAvailable {
                 what: "matmul_quantized".into(),
                 device: caps.device.clone(),
