@@ -4,11 +4,11 @@ use std::thread;
 
 use cubecl::prelude::Client;
 use flashcube::attention::IssueOrder;
-use flashcube::{Caps, DType, Error, MatmulPolicy, OperandFormat, Policy, RoleSplit, TierName};
+use flashcube::{Caps, Error, MatmulPolicy, OperandFormat, Policy, RoleSplit, TierName};
 use flashcube_reference as reference;
 use serde::Serialize;
 
-use crate::catalogue::problems;
+use crate::filter::Filter;
 use crate::inputs::Inputs;
 use crate::launch::{Launched, launch, launch_into};
 use crate::oracle;
@@ -56,32 +56,6 @@ pub fn check(
     let inputs = Inputs::generate(problem, seed);
     let expected = oracle::expected(problem, &inputs)?;
     Ok(Verdict::of(&expected, &kernel(&inputs)))
-}
-
-/// Which problems to run.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Filter {
-    /// Of this kernel only.
-    pub kernel: Option<Kernel>,
-    /// Of this dtype only.
-    pub dtype: Option<DType>,
-    /// Whose name contains this.
-    pub name: Option<String>,
-    /// The reduced set only.
-    pub core: bool,
-}
-
-impl Filter {
-    /// Whether `problem` is wanted.
-    pub fn takes(&self, problem: &Problem) -> bool {
-        self.kernel.is_none_or(|k| k == problem.kernel())
-            && self.dtype.is_none_or(|d| d == problem.dtype)
-            && self
-                .name
-                .as_ref()
-                .is_none_or(|n| problem.name.contains(n.as_str()))
-            && (problem.core || !self.core)
-    }
 }
 
 /// How a row ended.
@@ -203,7 +177,7 @@ pub fn run_repeatedly(
 ) -> Report {
     let caps = Caps::of(client);
     let backend = BackendName::of(&caps);
-    let wanted: Vec<Problem> = problems().into_iter().filter(|p| filter.takes(p)).collect();
+    let wanted = filter.problems();
     let mut rows = Vec::with_capacity(wanted.len());
     for problem in &wanted {
         let row = run_problem(client, &caps, problem, seed, repeats);
@@ -226,12 +200,6 @@ pub fn run_repeatedly(
         missing: missing.map(Required::to_string).collect(),
         rows,
         required: required.len(),
-    }
-}
-
-impl Filter {
-    fn narrows(&self) -> bool {
-        self.name.is_some() || self.core
     }
 }
 

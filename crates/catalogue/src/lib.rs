@@ -18,6 +18,7 @@ mod array;
 mod catalogue;
 mod conformance;
 mod files;
+mod filter;
 mod inputs;
 mod launch;
 mod oracle;
@@ -28,8 +29,9 @@ mod verdict;
 
 pub use array::{Array, Data};
 pub use catalogue::{problem, problems};
-pub use conformance::{Filter, Outcome, Repeats, Report, Row, check, run, run_one, run_repeatedly};
+pub use conformance::{Outcome, Repeats, Report, Row, check, run, run_one, run_repeatedly};
 pub use files::{FileError, check_file, export_problem, origin};
+pub use filter::{Filter, InvalidShard, Shard};
 pub use inputs::Inputs;
 pub use oracle::{Expected, expected};
 pub use problem::{

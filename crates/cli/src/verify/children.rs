@@ -81,6 +81,9 @@ fn verify(args: &VerifyArgs, backend: BackendName) -> Result<Ended> {
     if let Some(case) = &args.case {
         command.args(["--case", case]);
     }
+    if let Some(shard) = args.shard {
+        command.args(["--shard", &shard.to_string()]);
+    }
     if !args.mutants {
         command.args(["--repeat", &args.repeat.to_string()]);
         command.args(["--streams", &args.streams.to_string()]);

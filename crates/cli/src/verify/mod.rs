@@ -10,7 +10,7 @@ pub(crate) use file::{ExportArgs, export};
 use std::path::PathBuf;
 
 use clap::Args;
-use flashcube_catalogue::{Kernel, UnknownKernel};
+use flashcube_catalogue::{Kernel, Shard, UnknownKernel};
 use flashcube_lowering::Arch;
 use flashcube_simulated::{Options, Schedule, Simulated};
 
@@ -26,6 +26,7 @@ Examples:
   flashcube verify --backend cpu                   one backend
   flashcube verify --kernel merge_partials         one kernel
   flashcube verify --backend cuda --case /causal/  cases whose name holds /causal/
+  flashcube verify --backend cuda --shard 3/16     the third of sixteen processes that share the cases
   flashcube verify --repeat 200 --backend cuda     the same bits 200 times, under memory pressure
   flashcube verify --repeat 1000 --streams 2       the same, half of them on another stream
   flashcube verify --mutants --backend cpu         sabotaged kernels, each of which must be noticed
@@ -53,6 +54,9 @@ pub(crate) struct VerifyArgs {
     /// Only the reduced set that the tests run
     #[arg(long)]
     core: bool,
+    /// Only the I-th of N stretches of the cases, so that N processes share them out
+    #[arg(long, value_name = "I/N")]
+    shard: Option<Shard>,
     /// Seed of the inputs
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -64,10 +68,10 @@ pub(crate) struct VerifyArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     streams: u32,
     /// Run sabotaged kernels instead, each of which the suite must notice
-    #[arg(long, conflicts_with_all = ["kernel", "case", "core", "against", "repeat", "streams"])]
+    #[arg(long, conflicts_with_all = ["kernel", "case", "core", "shard", "against", "repeat", "streams"])]
     mutants: bool,
     /// Check the outputs in this safetensors file instead of running a kernel
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["backends", "kernel", "case", "core"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["backends", "kernel", "case", "core", "shard"])]
     against: Option<PathBuf>,
     /// The problem they answer; read from the file's metadata when absent
     #[arg(long, value_name = "NAME", requires = "against")]

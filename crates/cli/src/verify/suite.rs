@@ -3,9 +3,7 @@
 use std::fs;
 
 use cubecl::prelude::Client;
-use flashcube_catalogue::{
-    self as catalogue, Filter, Measure, Outcome, Repeats, Report, Row, problems,
-};
+use flashcube_catalogue::{self as catalogue, Filter, Measure, Outcome, Repeats, Report, Row};
 use indicatif::ProgressBar;
 use serde::Serialize;
 
@@ -35,8 +33,9 @@ pub(super) fn run(args: &VerifyArgs, title: &str, client: &Client) -> Result<()>
         dtype: None,
         name: args.case.clone(),
         core: args.core,
+        shard: args.shard,
     };
-    let wanted: Vec<_> = problems().into_iter().filter(|p| filter.takes(p)).collect();
+    let wanted = filter.problems();
     if wanted.is_empty() {
         return Err(Failure::usage(
             "no case matches",
