@@ -64,49 +64,112 @@ pub struct MergeShape {
     pub teams: usize,
 }
 
+/// The partials of one vector of a row.
+#[cube]
+pub trait Partials<N: Size>: CubeType {
+    /// Log-sum-exp of partial `p`; -inf where it saw no key.
+    fn lse(&self, p: u32) -> f32;
+    /// What it weighs; anything where it saw no key.
+    fn out(&self, p: u32) -> Vector<f32, N>;
+}
+
+/// Partials in memory.
+#[derive(CubeType)]
+struct InMemory<'a, N: Size> {
+    outs: &'a [Vector<f32, N>],
+    lses: &'a [f32],
+    out_at: usize,
+    lse_at: usize,
+    out_step: usize,
+    lse_step: usize,
+}
+
+#[cube]
+impl<'a, N: Size> InMemory<'a, N> {
+    fn new(
+        outs: &'a [Vector<f32, N>],
+        lses: &'a [f32],
+        out_at: usize,
+        lse_at: usize,
+        layouts: &MergeLayouts,
+    ) -> InMemory<'a, N> {
+        InMemory::<'a, N> {
+            outs,
+            lses,
+            out_at,
+            lse_at,
+            out_step: layouts.outs.partial,
+            lse_step: layouts.lses.partial,
+        }
+    }
+}
+
+#[cube]
+impl<'a, N: Size> Partials<N> for InMemory<'a, N> {
+    fn lse(&self, p: u32) -> f32 {
+        self.lses[self.lse_at + p as usize * self.lse_step]
+    }
+    fn out(&self, p: u32) -> Vector<f32, N> {
+        self.outs[self.out_at + p as usize * self.out_step]
+    }
+}
+
 /// What a unit has merged: the largest lse, the sum of the weights against it, and the weighted sum.
 #[derive(CubeType)]
-struct Share<N: Size> {
+pub struct Share<N: Size> {
     max: f32,
     sum: f32,
     acc: Vector<f32, N>,
 }
 
+#[cube]
+impl<N: Size> Share<N> {
+    /// Out and lse of the keys merged: 0 and -inf where there were none.
+    pub fn result(&self, neg_inf: f32) -> (Vector<f32, N>, f32) {
+        let empty = self.sum == 0.0f32;
+        let safe = select(empty, 1.0f32, self.sum);
+        let merged = self.acc * Vector::<f32, N>::new(1.0f32 / safe);
+        let lse = self.max + Natural::log(safe);
+        (
+            select(empty, Vector::<f32, N>::zeroed(), merged),
+            select(empty, neg_inf, lse),
+        )
+    }
+}
+
 /// Log-sum-exps of group `group` of team `team`'s partials of one row; -inf past the last partial.
 #[cube]
-fn group_of(
-    lses: &[f32],
-    at: usize,
+fn group_of<N: Size, P: Partials<N>>(
+    from: &P,
+    n: u32,
     group: u32,
     team: u32,
-    layouts: &MergeLayouts,
+    neg_inf: f32,
     #[comptime] teams: u32,
 ) -> Array<f32> {
     let mut lse = Array::<f32>::new(comptime!(GROUP as usize));
     #[unroll]
     for g in 0..comptime!(GROUP as usize) {
         let p = team + teams * (group * GROUP + g as u32);
-        let there = lses[at + p.min(layouts.n - 1u32) as usize * layouts.lses.partial];
-        lse[g] = select(p < layouts.n, there, layouts.neg_inf);
+        let there = from.lse(p.min(n - 1u32));
+        lse[g] = select(p < n, there, neg_inf);
     }
     lse
 }
 
-/// Merges team `team`'s partials, in order.
+/// Merges team `team`'s of `n` partials, in order.
 #[cube]
-fn merge_share<N: Size>(
-    outs: &[Vector<f32, N>],
-    lses: &[f32],
-    out_at: usize,
-    lse_at: usize,
+pub fn merge_share<N: Size, P: Partials<N>>(
+    from: &P,
+    n: u32,
     team: u32,
-    layouts: &MergeLayouts,
+    neg_inf: f32,
     #[comptime] teams: u32,
 ) -> Share<N> {
-    let groups = layouts.n.div_ceil(comptime!(GROUP * teams));
-    let mut max = layouts.neg_inf;
+    let groups = n.div_ceil(comptime!(GROUP * teams));
+    let mut max = neg_inf;
     for group in 0..groups {
-        let lse = group_of(lses, lse_at, group, team, layouts, teams);
+        let lse = group_of::<N, P>(from, n, group, team, neg_inf, teams);
         #[unroll]
         for g in 0..comptime!(GROUP as usize) {
             max = max.max(lse[g]);
@@ -115,13 +178,12 @@ fn merge_share<N: Size>(
     let mut sum = 0.0f32;
     let mut acc = Vector::<f32, N>::zeroed();
     for group in 0..groups {
-        let lse = group_of(lses, lse_at, group, team, layouts, teams);
+        let lse = group_of::<N, P>(from, n, group, team, neg_inf, teams);
         let mut o = Array::<Vector<f32, N>>::new(comptime!(GROUP as usize));
         #[unroll]
         for g in 0..comptime!(GROUP as usize) {
             let p = team + teams * (group * GROUP + g as u32);
-            let p = p.min(layouts.n - 1u32);
-            o[g] = outs[out_at + p as usize * layouts.outs.partial];
+            o[g] = from.out(p.min(n - 1u32));
         }
         #[unroll]
         for g in 0..comptime!(GROUP as usize) {
@@ -164,21 +226,18 @@ pub fn merge_partials_fma<E: Float, N: Size>(
     let batch = lane / layouts.s / layouts.h;
     let lse_at = layouts.lses.at(batch, head, row);
     let out_at = layouts.outs.at(batch, head, row) + x;
-    let own = merge_share::<N>(outs, lses, out_at, lse_at, team, layouts, teams);
+    let from = InMemory::<N>::new(outs, lses, out_at, lse_at, layouts);
+    let own = merge_share::<N, InMemory<'_, N>>(&from, layouts.n, team, layouts.neg_inf, teams);
     let share = if comptime!(teams > 1) {
         merge_shares::<N>(&own, shape)
     } else {
         own
     };
     if team == 0u32 && position < layouts.total {
-        let empty = share.sum == 0.0f32;
-        let safe = select(empty, 1.0f32, share.sum);
-        let merged = share.acc * Vector::<f32, N>::new(1.0f32 / safe);
-        let kept = select(empty, Vector::<f32, N>::zeroed(), merged);
+        let (kept, total) = share.result(layouts.neg_inf);
         out[layouts.out.at(batch, head, row) + x] = Vector::<E, N>::cast_from(kept);
         if x == 0 {
-            let total = share.max + Natural::log(safe);
-            lse[layouts.lse.at(batch, head, row)] = select(empty, layouts.neg_inf, total);
+            lse[layouts.lse.at(batch, head, row)] = total;
         }
     }
 }

@@ -84,6 +84,9 @@ pub struct AttendBlueprint {
     /// Cubes that walk the same key blocks and load each of them once between them (TMA multicast
     /// within a cluster); 1 for cubes on their own.
     pub cluster: usize,
+    /// Parts of a split tile that a cube takes and merges, each with a plane of its own: 1 but on the plane
+    /// tier.
+    pub parts: usize,
     /// Elements of a vector load.
     pub vector: usize,
     /// 64-bit addressing.
@@ -187,6 +190,7 @@ impl AttendBlueprint {
             ahead: self.order == IssueOrder::ScoresAhead,
             pack: self.pack as u32,
             split: self.features.split,
+            parts: self.parts as u32,
             codes: self.features.codes,
             page: self.features.page,
             ty: self.ptx_type(),
@@ -229,6 +233,9 @@ impl fmt::Display for AttendBlueprint {
         }
         if self.cluster > 1 {
             write!(f, "/cl{}", self.cluster)?;
+        }
+        if self.parts > 1 {
+            write!(f, "/parts{}", self.parts)?;
         }
         write!(f, "/vec{}", self.vector)?;
         if self.pack > 1 {

@@ -3,7 +3,7 @@
 use cubecl::prelude::Client;
 
 use super::*;
-use crate::error::{Error, InvalidProblem};
+use crate::error::{Error, InvalidProblem, NotAvailable};
 
 /// Options of [`attend_decode`].
 #[derive(Debug, Clone, Default)]
@@ -26,6 +26,17 @@ pub struct DecodePlan {
     pub split: SplitPlan,
     /// Elements of partial results, 0 where nothing is merged.
     pub workspace: usize,
+}
+
+impl DecodePlan {
+    /// Partial results of a tile that are merged through memory: one for every cube, none where one cube
+    /// merges all parts itself.
+    fn left(&self) -> usize {
+        match self.split.splits / self.blueprint.parts {
+            1 if self.blueprint.tier == TierName::Plane => 0,
+            cubes => cubes,
+        }
+    }
 }
 
 /// Result of [`attend_decode`].
@@ -122,12 +133,20 @@ pub fn attend_decode(
         listed: None,
         blueprint: plan.blueprint,
     };
-    if plan.workspace == 0 {
+    if !plan.blueprint.features.split {
         call.launch([q, &k, &v, &out], &lse)?;
+    } else if plan.left() == 0 {
+        // A cube merges all parts of its tile, and leaves none: out and lse stand in for them.
+        call.plane_parts([q, &k, &v], (&out, &lse), (&out, &lse))?;
     } else {
         let parts = Parts::new(client, options.workspace.as_ref(), &dims, &plan)?;
-        call.launch([q, &k, &v, &parts.outs], &parts.lses)?;
-        parts.merge(client, &dims, plan.split, &out, &lse)?;
+        if plan.blueprint.tier == TierName::Plane {
+            let left = (&parts.outs, &parts.lses);
+            call.plane_parts([q, &k, &v], left, (&out, &lse))?;
+        } else {
+            call.launch([q, &k, &v, &parts.outs], &parts.lses)?;
+            parts.merge(client, &dims, plan.left(), &out, &lse)?;
+        }
     }
     let plan = Some(plan);
     Ok(Decoded { out, lse, plan })
@@ -230,8 +249,9 @@ fn plan(
     };
     // A result of another type than q's goes through parts, were it through one.
     let same = views[3].dtype == views[0].dtype;
-    let blueprint = select(options.splits != Some(1) || !same, hooks)?;
-    let mut split = plan_splits(&split_problem(dims, hooks, &blueprint, caps));
+    let mut blueprint = select(options.splits != Some(1) || !same, hooks)?;
+    let problem = split_problem(dims, hooks, &blueprint, caps);
+    let mut split = plan_splits(&problem);
     if let Some(splits) = options.splits {
         split = SplitPlan { splits, part: 1 };
     }
@@ -245,12 +265,25 @@ fn plan(
         });
     }
     hooks.splits = split;
-    let rows = dims.b * dims.h_q * dims.s_q * split.splits;
-    Ok(DecodePlan {
+    blueprint.parts = problem.parts_of_a_cube(split.splits);
+    let mut plan = DecodePlan {
         blueprint,
         split,
-        workspace: rows * (dims.d_v.next_multiple_of(4) + 1),
-    })
+        workspace: 0,
+    };
+    if blueprint.tier == TierName::Plane && plan.left() > 1 && problem.tiles > COUNTERS {
+        let (needed, available) = (problem.tiles.to_string(), COUNTERS.to_string());
+        return Err(Error::NotAvailable(NotAvailable {
+            what: "attend_decode".into(),
+            device: caps.device.clone(),
+            limit: "tiles that several cubes share",
+            needed,
+            available,
+        }));
+    }
+    let rows = dims.b * dims.h_q * dims.s_q * plan.left();
+    plan.workspace = rows * (dims.d_v.next_multiple_of(4) + 1);
+    Ok(plan)
 }
 
 fn split_problem(
@@ -272,7 +305,10 @@ fn split_problem(
         block_bytes: block * (dims.d + dims.d_v) * hooks.kv_size(blueprint.dtype),
         part_bytes: queries * pack * (dims.d_v + 1) * 4,
         multiprocessors: caps.multiprocessors.unwrap_or(guess) as usize,
-        resident: blueprint.resident(caps),
+        resident: blueprint.resident(caps) * blueprint.parts,
+        busy: BUSY[blueprint.features.codes.is_some() as usize],
+        merges: blueprint.tier == TierName::Plane,
+        together: blueprint.parts,
     }
 }
 
@@ -306,7 +342,7 @@ impl Parts {
             }
             None => Tensor::empty(client, [plan.workspace], DType::F32),
         };
-        let (b, row) = (dims.b * plan.split.splits, dims.d_v.next_multiple_of(4));
+        let (b, row) = (dims.b * plan.left(), dims.d_v.next_multiple_of(4));
         let (h, s) = (dims.h_q, dims.s_q);
         let outs = b * h * s * row;
         let at = |offset| (memory.handle.clone(), memory.offset + offset);
@@ -324,11 +360,11 @@ impl Parts {
         &self,
         client: &Client,
         dims: &AttendDims,
-        split: SplitPlan,
+        n: usize,
         out: &Tensor<4>,
         lse: &Tensor<3>,
     ) -> Result<(), Error> {
-        let (n, b) = (split.splits, dims.b);
+        let b = dims.b;
         let [_, h, s, d_v] = self.outs.shape;
         let [part, head, row, _] = self.outs.strides;
         let outs = Tensor::strided(

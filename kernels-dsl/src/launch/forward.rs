@@ -8,7 +8,7 @@ use cubecl::prelude::{
 use super::*;
 use crate::arch::fma::{ForwardLayoutsLaunch, ForwardSizesLaunch, attend_forward_fma};
 use crate::arch::hopper::{HopperLayoutsLaunch, attend_forward_hopper};
-use crate::arch::plane::attend_forward_plane;
+use crate::arch::plane::{MergedLayoutsLaunch, attend_forward_plane, attend_parts_plane};
 use crate::arch::tcgen05::attend_forward_blackwell;
 use crate::attention::TileOrderLaunch;
 use crate::error::{Error, NotAvailable};
@@ -148,6 +148,53 @@ impl ForwardCall<'_> {
                 self.hooks.scalars(blueprint.fault),
                 self.hooks.offsets(),
                 blueprint,
+            );
+        }
+        check_launch(
+            self.client,
+            self.caps,
+            &blueprint,
+            [&out.handle, &lse.handle],
+        )
+    }
+
+    /// Launches the plane tier's kernel for split tiles, which merges them as well: parts and their lses
+    /// [b * cubes of a tile, ..], unused where a cube takes all parts of a tile.
+    pub(super) fn plane_parts(
+        &self,
+        [q, k, v]: [&Tensor<4>; 3],
+        (parts, part_lses): (&Tensor<4>, &Tensor<3>),
+        (out, lse): (&Tensor<4>, &Tensor<3>),
+    ) -> Result<(), Error> {
+        let blueprint = self.blueprint;
+        let total = self.countable("parts of the plane tier")?;
+        let cubes = spread("attend_decode", total / blueprint.parts, self.caps)?;
+        // SAFETY: every view was checked against its buffer and for 16-byte rows; rows past the tensor
+        // are neither read nor stored. A tile that several cubes share has a counter, which belongs to
+        // the client's stream, on which launches follow one another.
+        unsafe {
+            attend_parts_plane::launch_unchecked(
+                self.client,
+                cubes,
+                CubeDim::new_1d(blueprint.units() as u32),
+                address(blueprint.wide),
+                buffer(q, 8),
+                buffer(k, chunk(k)),
+                buffer(v, chunk(v)),
+                buffer(parts, 4),
+                BufferArg::from_raw_parts(part_lses.handle.clone(), part_lses.capacity()),
+                buffer(out, 4),
+                BufferArg::from_raw_parts(lse.handle.clone(), lse.capacity()),
+                BufferArg::from_raw_parts(counters(self.client), COUNTERS),
+                self.hooks.tensors(self.client),
+                chunk_layouts([q, k, v, parts], part_lses),
+                MergedLayoutsLaunch::new(layout(out, 4), lse_layout(lse)),
+                self.sizes(),
+                self.order(),
+                self.hooks.scalars(blueprint.fault),
+                self.hooks.offsets(),
+                blueprint,
+                out.dtype.elem(),
             );
         }
         check_launch(

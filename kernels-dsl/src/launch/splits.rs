@@ -30,29 +30,48 @@ pub struct SplitProblem {
     pub part_bytes: usize,
     /// Multiprocessors.
     pub multiprocessors: usize,
-    /// Cubes that a multiprocessor holds at a time.
+    /// Parts that a multiprocessor works on at a time.
     pub resident: usize,
+    /// How many of them keep the memory busy.
+    pub busy: usize,
+    /// The kernel merges the parts itself, without a launch of its own.
+    pub merges: bool,
+    /// Most parts of a tile that one cube takes and merges.
+    pub together: usize,
+}
+
+impl SplitProblem {
+    /// Parts that a cube takes where a tile has `splits`: their greatest common divisor with the most it
+    /// can take.
+    pub fn parts_of_a_cube(&self, splits: usize) -> usize {
+        let (mut a, mut b) = (splits, self.together);
+        while b > 0 {
+            (a, b) = (b, a % b);
+        }
+        a
+    }
 }
 
 /// Most parts of a tile: what the merge reads of one row.
 pub const MAX_SPLITS: usize = 256;
 
-/// Cubes on each multiprocessor whose copies together keep the memory busy.
-const BUSY: usize = 3;
-/// What the merge costs beside its bytes: a launch of about 4 us, and about 1.5 us of loads for every so
-/// many parts, in bytes at 4 TB/s.
-const MERGE_BYTES: u128 = 16 << 20;
-/// See `MERGE_BYTES`.
-const GROUP_BYTES: u128 = 6 << 20;
-/// See `MERGE_BYTES`.
-const GROUP: usize = 32;
+/// Parts on each multiprocessor that keep the memory busy, by their copies, and where codes have to be decoded.
+pub(crate) const BUSY: [usize; 2] = [3, 7];
+/// What a launch that merges costs beside its bytes, in bytes at 4 TB/s: about 4 us, and about 1.5 us of
+/// loads for every 32 parts.
+const LAUNCHED: (u128, u128, usize) = (16 << 20, 6 << 20, 32);
+/// The same where the last cube of a tile merges: about 1.5 us for the cubes to meet, and 1 us of loads for
+/// every 8 of them.
+const MET: (u128, u128, usize) = (6 << 20, 4 << 20, 8);
+/// Parts that one cube takes where it can take several.
+pub(crate) const PARTS: usize = 4;
 /// Keys below which a part is not worth its cube.
 const LEAST_KEYS: usize = 64;
 
 /// The number of parts that takes least time, the smaller one of two that take the same.
 ///
 /// Time is counted in bytes at the memory's full speed. A wave of cubes moves its blocks at that
-/// speed where there are three on each multiprocessor, and a cube is no faster when there are
+/// speed where enough of them are busy, and a cube is no faster when there are
 /// fewer. Parts cost their bytes twice and a launch that merges them.
 pub fn plan_splits(problem: &SplitProblem) -> SplitPlan {
     let part = LEAST_KEYS.div_ceil(problem.block.max(1)).max(1);
@@ -69,15 +88,16 @@ fn time(problem: &SplitProblem, splits: usize, part: usize) -> u128 {
     let parts = problem.blocks.div_ceil(each).max(1);
     let cubes = problem.tiles * parts;
     let slots = (problem.multiprocessors * problem.resident).max(1);
-    let busy = (problem.multiprocessors * BUSY).min(slots);
+    let busy = (problem.multiprocessors * problem.busy).min(slots);
     let (full, rest) = (cubes / slots, cubes % slots);
     let last = if rest == 0 { 0 } else { rest.max(busy) };
     let bytes = (full * slots + last) as u128 * (each * problem.block_bytes) as u128;
-    match splits {
+    match splits / problem.parts_of_a_cube(splits) {
         1 => bytes,
-        _ => {
-            let merge = MERGE_BYTES + GROUP_BYTES * splits.div_ceil(GROUP) as u128;
-            bytes + merge + 2 * (problem.tiles * splits * problem.part_bytes) as u128
+        left => {
+            let (once, each, group) = if problem.merges { MET } else { LAUNCHED };
+            let merge = once + each * left.div_ceil(group) as u128;
+            bytes + merge + 2 * (problem.tiles * left * problem.part_bytes) as u128
         }
     }
 }

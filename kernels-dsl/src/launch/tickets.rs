@@ -11,11 +11,14 @@ pub(crate) fn tickets(client: &Client) -> Handle {
     zeroed(client, &COUNTERS, 1)
 }
 
-/// `n` u32 of the client's stream, one for each block that is summed in parts; see [`zeroed`].
-/// The same `n` in every call.
-pub(crate) fn counters(client: &Client, n: usize) -> Handle {
-    static COUNTERS: Mutex<Vec<Handle>> = Mutex::new(Vec::new());
-    zeroed(client, &COUNTERS, n)
+/// Counters of a stream.
+pub(crate) const COUNTERS: usize = 4096;
+
+/// [`COUNTERS`] u32 of the client's stream, one for each block or tile that cubes compute in parts; see
+/// [`zeroed`].
+pub(crate) fn counters(client: &Client) -> Handle {
+    static KNOWN: Mutex<Vec<Handle>> = Mutex::new(Vec::new());
+    zeroed(client, &KNOWN, COUNTERS)
 }
 
 /// u32 that are 0 whenever no launch is under way: every launch that counts with them leaves them at

@@ -24,7 +24,7 @@ fn entry(feature: &'static str, detail: impl Into<String>, decode: Decode) -> En
 }
 
 /// Parts that divide the keys, that do not, and more than there are blocks.
-const SPLITS: [usize; 9] = [1, 2, 3, 5, 17, 32, 55, 97, 133];
+const SPLITS: [usize; 10] = [1, 2, 3, 4, 5, 17, 32, 55, 97, 133];
 const PAGES: [usize; 5] = [1, 16, 64, 128, 256];
 
 pub(super) fn entries() -> Vec<Entry> {

@@ -188,7 +188,8 @@ fn on_matrix_units(on: On) -> Vec<Entry> {
         entries.push(on.bf16(detail, attend));
     }
     let varlen = [(5, 9), (0, 130), (97, 300), (1, 0), (64, 129), (200, 128)];
-    for (detail, attend) in packed(Attend::packed(&varlen, (2, 1), on.heads, MATRIX_D)) {
+    // Packed sequences may have them too, whatever divides those of others.
+    for (detail, attend) in packed(Attend::packed(&varlen, (2, 1), (8, 2), MATRIX_D)) {
         entries.push(on.bf16(detail, attend).values(Values::HiddenNan));
     }
     // Where selection packs by itself.

@@ -10,7 +10,9 @@ use flashcube_kernels::arch::fma::{
     matmul_quantized_fma,
 };
 use flashcube_kernels::arch::hopper::{attend_forward_hopper, matmul_quantized_hopper};
-use flashcube_kernels::arch::plane::{attend_forward_plane, matmul_quantized_plane};
+use flashcube_kernels::arch::plane::{
+    MergedLayoutsCompilationArg, attend_forward_plane, attend_parts_plane, matmul_quantized_plane,
+};
 use flashcube_kernels::arch::tcgen05::{attend_forward_blackwell, attend_operands_blackwell};
 use flashcube_kernels::attention::{
     MergeLayoutsCompilationArg, MergeShape, RowLayoutCompilationArg, Side, merge_partials_fma,
@@ -89,7 +91,11 @@ fn forward_unit(blueprint: AttendBlueprint, (properties, target): Device) -> Box
     ))
 }
 
-fn forward_plane(blueprint: AttendBlueprint, (properties, target): Device) -> Box<dyn CubeKernel> {
+fn forward_plane(blueprint: AttendBlueprint, device: Device) -> Box<dyn CubeKernel> {
+    if blueprint.features.split {
+        return parts_plane(blueprint, device);
+    }
+    let (properties, target) = device;
     Box::new(attend_forward_plane::AttendForwardPlane::new(
         launch_settings(blueprint.units(), blueprint.wide),
         properties,
@@ -106,6 +112,34 @@ fn forward_plane(blueprint: AttendBlueprint, (properties, target): Device) -> Bo
         logit_scalars(),
         table_offsets(),
         blueprint,
+    ))
+}
+
+fn parts_plane(blueprint: AttendBlueprint, (properties, target): Device) -> Box<dyn CubeKernel> {
+    Box::new(attend_parts_plane::AttendPartsPlane::new(
+        launch_settings(blueprint.units(), blueprint.wide),
+        properties,
+        target,
+        buffer(),
+        buffer(),
+        buffer(),
+        buffer(),
+        buffer(),
+        buffer(),
+        buffer(),
+        buffer(),
+        logit_tensors(blueprint.features),
+        forward_layouts(),
+        MergedLayoutsCompilationArg {
+            out: layout(),
+            lse: layout(),
+        },
+        forward_sizes(),
+        tile_order(),
+        logit_scalars(),
+        table_offsets(),
+        blueprint,
+        elem(blueprint.dtype),
     ))
 }
 

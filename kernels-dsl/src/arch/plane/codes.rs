@@ -132,7 +132,7 @@ pub(super) fn part_text(shape: PlaneShape, r: u32) -> String {
         for (x, i) in [even, odd, even + 1, odd + 1].into_iter().enumerate() {
             s += &format!("mul.f32 x{x}, o_acc{i}, %1;\n");
         }
-        s += &format!("st.global.v4.f32 [%0+{}], {{x0, x1, x2, x3}};\n", 32 * n);
+        s += &format!("st.shared.v4.f32 [%0+{}], {{x0, x1, x2, x3}};\n", 32 * n);
     }
     s
 }

@@ -13,6 +13,17 @@ pub(super) fn shared_chunk(smem: u32, row: u32, chunk: u32, #[comptime] row_byte
     smem + row * row_bytes + (chunk ^ (row % 8u32)) * 16u32
 }
 
+/// Number of this unit among those that work on the same part of a tile.
+#[cube]
+pub(super) fn team_unit(#[comptime] team: u32) -> u32 {
+    // Cubes of several teams have teams of one plane.
+    if comptime!(team == 32u32) {
+        UNIT_POS % 32u32
+    } else {
+        UNIT_POS
+    }
+}
+
 /// One unit's share of the copies of an operand.
 #[derive(CubeType, Clone, Copy)]
 pub struct CopySource {
@@ -43,8 +54,9 @@ impl CopySource {
         #[comptime] copy: CopyShape,
         #[comptime] paged: bool,
     ) -> CopySource {
-        let row = UNIT_POS / comptime!(copy.lanes);
-        let chunk = UNIT_POS % comptime!(copy.lanes);
+        let unit = team_unit(comptime!(copy.lanes * copy.pass_rows));
+        let row = unit / comptime!(copy.lanes);
+        let chunk = unit % comptime!(copy.lanes);
         let row_bytes = layout.row as u64 * 16u64;
         let mut place = at.first_kv + row;
         let mut batch = at.batch;
@@ -169,8 +181,9 @@ impl<'a> PlaneCtx<'a> {
     /// sequence become zeros.
     pub(super) fn copy_queries(&self, at: &TileCoords) {
         let copy = comptime!(self.shape.q_copy());
-        let first = UNIT_POS / comptime!(copy.lanes);
-        let chunk = UNIT_POS % comptime!(copy.lanes);
+        let unit = team_unit(comptime!(self.shape.team()));
+        let first = unit / comptime!(copy.lanes);
+        let chunk = unit % comptime!(copy.lanes);
         if chunk < comptime!(copy.chunks) {
             let to = shared_chunk(self.smem, first, chunk, comptime!(copy.row_bytes));
             #[unroll]

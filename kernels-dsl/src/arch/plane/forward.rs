@@ -66,13 +66,29 @@ pub struct PlaneCtx<'a> {
 
 #[cube]
 impl<'a> PlaneCtx<'a> {
+    /// Which of the planes that share the rows of the tile this is.
+    fn plane(&self) -> u32 {
+        if comptime!(self.shape.planes() == 1) {
+            0u32.runtime()
+        } else {
+            UNIT_POS / 32u32
+        }
+    }
+    /// Everything that the planes of this part of the tile wrote to shared memory is seen by all of them.
+    pub(super) fn meet(&self) {
+        if comptime!(self.shape.planes() == 1) {
+            sync_plane();
+        } else {
+            sync_cube();
+        }
+    }
     /// First row of the tile that this plane works on.
     pub(super) fn plane_row(&self) -> u32 {
-        UNIT_POS / 32u32 * comptime!(self.shape.plane_rows())
+        self.plane() * comptime!(self.shape.plane_rows())
     }
     /// Where this plane keeps the place of its tile: 8 words.
     pub(super) fn place(&self) -> u32 {
-        self.smem + comptime!(self.shape.place_at()) + UNIT_POS / 32u32 * 32u32
+        self.smem + comptime!(self.shape.place_at()) + self.plane() * 32u32
     }
     /// With the first block the queries have arrived.
     fn keep_queries(&self, j: u32) {
@@ -122,7 +138,7 @@ impl<'a, NS: Size> Product for MmaScores<'a, NS> {
             // V has arrived, and every plane is done with K: the next block of it may come, while
             // this one's weights and values are computed.
             ptx::copies_wait(0u32);
-            sync_cube();
+            ctx.meet();
             if j > ctx.start {
                 ctx.copy_keys(j - 1u32, false);
                 ptx::copies_commit();
@@ -285,7 +301,7 @@ impl<'a, NS: Size, NP: Size> Tier for Plane<'a, NS, NP> {
     fn scores_done(ctx: &mut PlaneCtx<'a>) {
         if comptime!(ctx.shape.ahead) {
             ptx::copies_wait(0u32);
-            sync_cube();
+            ctx.meet();
         }
     }
     fn turn_begin(_ctx: &mut PlaneCtx<'a>) {}
@@ -301,7 +317,7 @@ impl<'a, NS: Size, NP: Size> Tier for Plane<'a, NS, NP> {
         let ahead = comptime!(shape.stages.max(2) - 1);
         ctx.block = j;
         ptx::copies_wait(comptime!(ahead - 1));
-        sync_cube();
+        ctx.meet();
         if comptime!(shape.query_registers() > 0) {
             ctx.keep_queries(j);
         }

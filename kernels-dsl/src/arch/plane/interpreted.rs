@@ -238,6 +238,7 @@ fn shapes() -> Vec<PlaneShape> {
             ahead: false,
             pack: 1,
             split: false,
+            parts: 1,
             codes: None,
             page: None,
             ty: "bf16",

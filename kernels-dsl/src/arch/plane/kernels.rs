@@ -4,7 +4,7 @@ use cubecl::prelude::*;
 
 use super::copies::CopySource;
 use super::operands::{code_rows_address, half_keys_address, keys_address, rows_address};
-use super::{Plane, PlaneCtx, PlaneShape, ptx};
+use super::{MergedLayouts, Plane, PlaneCtx, PlaneShape, merge_parts, ptx};
 use crate::arch::fma::{ForwardLayouts, ForwardSizes};
 use crate::arch::hopper::ptx as shared;
 use crate::attention::*;
@@ -33,9 +33,56 @@ pub fn attend_forward_plane(
     let size!(NP) =
         comptime!((blueprint.plane_shape().score_registers() as usize / 2).next_power_of_two());
     if CUBE_POS < sizes.total {
+        let position = CUBE_POS as u32;
         run_plane::<NS, NP>(
-            q, k, v, out, lse, tensors, layouts, sizes, order, scalars, offsets, blueprint,
+            q, k, v, out, lse, tensors, layouts, sizes, order, scalars, offsets, position,
+            blueprint,
         );
+    }
+}
+
+/// `attend_decode` on the plane tier with the keys of a tile split: cube = `blueprint.parts` parts of one
+/// tile, a plane each, or all planes one part of a tile of more rows. Parts are merged where they meet: those of
+/// a cube in shared memory, those of other cubes by the last one to arrive, from `parts` and `part_lses`,
+/// in the order of the keys.
+///
+/// `arrivals` holds a zero for every tile and is left so.
+#[cube(launch_unchecked, address_type = "dynamic")]
+pub fn attend_parts_plane<E: Float>(
+    q: &[Vector<u32, Const<4>>],
+    k: &[Vector<u32, Const<4>>],
+    v: &[Vector<u32, Const<4>>],
+    parts: &mut [Vector<u32, Const<4>>],
+    part_lses: &mut [f32],
+    out: &mut [Vector<E, Const<4>>],
+    lse: &mut [f32],
+    arrivals: &mut [Atomic<u32>],
+    tensors: &LogitTensors,
+    layouts: &ForwardLayouts,
+    merged: &MergedLayouts,
+    sizes: &ForwardSizes,
+    order: &TileOrder,
+    scalars: &LogitScalars,
+    offsets: &TableOffsets,
+    #[comptime] blueprint: AttendBlueprint,
+    #[define(E)] _dtype: ElemType,
+) {
+    let size!(NS) =
+        comptime!((blueprint.plane_shape().score_registers() as usize).next_power_of_two());
+    let size!(NP) =
+        comptime!((blueprint.plane_shape().score_registers() as usize / 2).next_power_of_two());
+    let each = comptime!(blueprint.parts as u32);
+    let cube = CUBE_POS as u32;
+    if CUBE_POS * comptime!(blueprint.parts) < sizes.total {
+        let mut position = cube;
+        if comptime!(each > 1) {
+            position = cube * each + UNIT_POS / 32u32;
+        }
+        let mut ctx = run_plane::<NS, NP>(
+            q, k, v, parts, part_lses, tensors, layouts, sizes, order, scalars, offsets, position,
+            blueprint,
+        );
+        merge_parts::<E>(&mut ctx, out, lse, arrivals, merged, scalars.splits);
     }
 }
 
@@ -52,8 +99,9 @@ fn run_plane<'a, NS: Size, NP: Size>(
     order: &TileOrder,
     scalars: &'a LogitScalars,
     offsets: &'a TableOffsets,
+    position: u32,
     #[comptime] blueprint: AttendBlueprint,
-) {
+) -> PlaneCtx<'a> {
     let shape = comptime!(blueprint.plane_shape());
     let inputs = LogitInputs::<'a> {
         tensors,
@@ -62,7 +110,6 @@ fn run_plane<'a, NS: Size, NP: Size>(
         s_q: sizes.s_q,
         s_kv: sizes.s_kv,
     };
-    let position = CUBE_POS as u32;
     let of = comptime!(blueprint.tile_shape());
     let at = order.tile(position, sizes.h_q, sizes.tiles, &inputs, of);
     let rows = comptime!(shape.rows);
@@ -76,7 +123,14 @@ fn run_plane<'a, NS: Size, NP: Size>(
 
     let words = comptime!(shape.smem_bytes() as usize / 16);
     let tile: Shared<[Vector<u32, Const<4>>]> = Shared::new_aligned_slice(words, 1024usize);
-    let smem = shared::smem_addr::<Vector<u32, Const<4>>>(&tile[0]);
+    let mut smem = shared::smem_addr::<Vector<u32, Const<4>>>(&tile[0]);
+    let mut plane = UNIT_POS / 32u32;
+    if comptime!(shape.parts > 1) {
+        smem += plane * comptime!(shape.part_bytes());
+    }
+    if comptime!(shape.planes() == 1) {
+        plane = 0u32;
+    }
     let k_smem = smem + comptime!(shape.q_bytes());
     let v_smem = k_smem + comptime!(shape.stages * shape.k_bytes());
     let lane = UNIT_POS % 32u32;
@@ -89,7 +143,7 @@ fn run_plane<'a, NS: Size, NP: Size>(
         rows_address(lane, q_row)
     };
     let head_kv = at.head / sizes.group;
-    let plane_row = UNIT_POS / 32u32 * comptime!(shape.plane_rows());
+    let plane_row = plane * comptime!(shape.plane_rows());
     let page = comptime!(blueprint.features.page);
     let paged = comptime!(page.is_some());
     let pages = if comptime!(paged) {
@@ -148,6 +202,7 @@ fn run_plane<'a, NS: Size, NP: Size>(
         comptime!(blueprint.loop_plan()),
         comptime!(Roles::ALL),
     );
+    ctx
 }
 
 /// Scales of a head's codes, where there are codes.

@@ -11,6 +11,7 @@ mod kernels;
 mod matmul;
 mod operands;
 pub mod pairs;
+mod parts;
 mod ptx;
 mod shape;
 mod store;
@@ -19,6 +20,7 @@ pub use forward::*;
 pub use kernels::*;
 pub use matmul::*;
 pub use operands::*;
+pub use parts::*;
 pub use shape::*;
 
 pub(in crate::arch) use matmul::{

@@ -296,13 +296,14 @@ pub(super) fn store_text(shape: PlaneShape) -> String {
     s
 }
 
-/// Row `r` of this thread's four, times `inverse`, in f32 from `to` on: two columns of every eight.
+/// Row `r` of this thread's four, times `inverse`, in f32 from the shared address `to` on: two columns of
+/// every eight.
 #[cube]
-pub(super) fn bank_part(to: u64, inverse: f32, #[comptime] r: u32, #[comptime] shape: PlaneShape) {
+pub(super) fn bank_part(to: u32, inverse: f32, #[comptime] r: u32, #[comptime] shape: PlaneShape) {
     let text = comptime!(part_text(shape, r));
-    // SAFETY: `to` is aligned to what one thread stores at a time, in global memory with room for the
-    // row's d_v columns.
-    gpu_asm!("{{ // {a} {b}\n{text}}}", a = in(_) val::<u64>(to), b = in(_) val::<f32>(inverse), text = const text);
+    // SAFETY: `to` is aligned to what one thread stores at a time, in shared memory with room for the row's
+    // d_v columns.
+    gpu_asm!("{{ // {a} {b}\n{text}}}", a = in(_) val::<u32>(to), b = in(_) val::<f32>(inverse), text = const text);
 }
 
 fn part_text(shape: PlaneShape, r: u32) -> String {
@@ -314,7 +315,7 @@ fn part_text(shape: PlaneShape, r: u32) -> String {
         let i = 4 * (r / 2 * shape.d_v / 8 + n) + 2 * (r % 2);
         s += &format!(
             "mul.f32 lo, o_acc{i}, %1;\nmul.f32 hi, o_acc{}, %1;\n\
-             st.global.v2.f32 [%0+{}], {{lo, hi}};\n",
+             st.shared.v2.f32 [%0+{}], {{lo, hi}};\n",
             i + 1,
             32 * n
         );

@@ -32,6 +32,9 @@ pub struct PlaneShape {
     pub pack: u32,
     /// Results are f32 parts, to be merged.
     pub split: bool,
+    /// Parts of a tile that a cube takes, each by a plane of its own with stages of its own; more than 1
+    /// only where a plane holds all rows.
+    pub parts: u32,
     /// K and V are E4M3 codes, two to each place of a 16-bit element: the tiles of K and V are those
     /// of half the width, and are decoded on the way to mma.
     pub codes: Option<ScaledBy>,
@@ -51,13 +54,17 @@ impl PlaneShape {
             1
         }
     }
-    /// Planes of a cube.
+    /// Planes that share the rows of a tile.
     pub fn planes(self) -> u32 {
         self.rows / (16 * self.m_tiles())
     }
+    /// Units that work on one part of a tile.
+    pub fn team(self) -> u32 {
+        PLANE * self.planes()
+    }
     /// Units of a cube.
     pub fn units(self) -> u32 {
-        PLANE * self.planes()
+        self.team() * self.parts
     }
     /// Query rows of a plane.
     pub fn plane_rows(self) -> u32 {
@@ -119,25 +126,43 @@ impl PlaneShape {
     pub fn v_bytes(self) -> u32 {
         self.block * self.v_row()
     }
-    /// Bytes from the query tile to where each plane keeps the place of its tile.
+    /// Bytes from one f32 row of a part's result to the next: its lse follows its columns.
+    pub fn result_row(self) -> u32 {
+        self.d_v * 4 + 2 * CHUNK
+    }
+    /// Bytes from the query tile to where each plane keeps the place of its tile. A part's result takes
+    /// the room of queries, keys and values.
     pub fn place_at(self) -> u32 {
-        self.q_bytes() + self.stages * (self.k_bytes() + self.v_bytes())
+        let tiles = self.q_bytes() + self.stages * (self.k_bytes() + self.v_bytes());
+        match self.split {
+            true => tiles.max(self.rows * self.result_row()),
+            false => tiles,
+        }
+    }
+    /// Shared memory of a part of a tile.
+    pub fn part_bytes(self) -> u32 {
+        let bytes = self.place_at() + self.planes() * 2 * CHUNK;
+        match self.parts {
+            1 => bytes,
+            // Tiles start at multiples of 1 KB.
+            _ => bytes.next_multiple_of(1024),
+        }
     }
     /// Shared memory of a cube.
     pub fn smem_bytes(self) -> u32 {
-        self.place_at() + self.planes() * 2 * CHUNK
+        self.part_bytes() * self.parts + if self.split { CHUNK } else { 0 }
     }
     /// How the units of a cube copy a query tile.
     pub fn q_copy(self) -> CopyShape {
-        CopyShape::new(self.d, self.rows, self.units())
+        CopyShape::new(self.d, self.rows, self.team())
     }
     /// How they copy a block of K.
     pub fn k_copy(self) -> CopyShape {
-        CopyShape::new(self.places(self.d), self.block, self.units())
+        CopyShape::new(self.places(self.d), self.block, self.team())
     }
     /// How they copy a block of V.
     pub fn v_copy(self) -> CopyShape {
-        CopyShape::new(self.places(self.d_v), self.block, self.units())
+        CopyShape::new(self.places(self.d_v), self.block, self.team())
     }
     /// How the units of a plane copy their rows of the output tile.
     pub fn out_copy(self) -> CopyShape {
@@ -200,6 +225,7 @@ mod tests {
                     ahead: false,
                     pack: 1,
                     split: false,
+                    parts: 1,
                     codes: None,
                     page: None,
                     ty: "f16",

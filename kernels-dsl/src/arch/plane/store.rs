@@ -4,8 +4,8 @@ use cubecl::prelude::*;
 
 use super::copies::shared_chunk;
 use super::forward::scale_of;
-use super::{PlaneCtx, ptx};
-use crate::attention::{Finished, LOWEST, ScaledBy, head_of, query_of};
+use super::{PlaneCtx, ptx, store_word};
+use crate::attention::{Finished, ScaledBy, head_of, query_of};
 
 /// out rows through the shared memory of the query tile, so that they leave whole, and lse. Rows
 /// past len_q give 0 and -inf, rows past the sequence's part of the tensor nothing.
@@ -37,7 +37,7 @@ pub(super) fn store_rows(ctx: &mut PlaneCtx<'_>, done: &Finished) {
     }
     if comptime!(shape.d != shape.d_v) {
         // Rows of another length: a plane's output covers queries of others.
-        sync_cube();
+        ctx.meet();
     }
     let copy = comptime!(shape.out_copy());
     let lane = UNIT_POS % 32u32;
@@ -77,40 +77,28 @@ pub(super) fn store_rows(ctx: &mut PlaneCtx<'_>, done: &Finished) {
     }
 }
 
-/// f32 rows of a part of the keys, straight from the accumulator, and their lse. Of a row that saw
-/// no key only lse is written, which keeps the merge from reading the rest.
+/// f32 rows of a part of the keys and their lse, in shared memory, where [`merge_parts`](super::merge_parts)
+/// finds them.
 #[cube]
 pub(super) fn store_part(ctx: &mut PlaneCtx<'_>, done: &Finished) {
     let shape = comptime!(ctx.shape);
-    sync_plane();
-    let place = ptx::load_chunk(ctx.place());
-    let sizes = ptx::load_chunk(ctx.place() + 16u32);
-    let entry = place.extract(0usize);
-    let (first_head, row0) = (place.extract(1usize), place.extract(2usize));
-    let first_q = place.extract(3usize);
-    let (len_q, rows_q) = (sizes.extract(0usize), sizes.extract(1usize));
+    // Every plane is done with the stages.
+    ctx.meet();
+    let row0 = ptx::load_chunk(ctx.place()).extract(2usize);
+    let len_q = ptx::load_chunk(ctx.place() + 16u32).extract(0usize);
     let column = UNIT_POS % 4u32;
     #[unroll]
     for r in 0..comptime!(2 * shape.m_tiles() as usize) {
-        let row = row0 + ctx.unit_row() + comptime!((16 * (r / 2) + 8 * (r % 2)) as u32);
-        let query = query_of(row, comptime!(shape.pack));
-        let head = head_of(first_head, row, comptime!(shape.pack));
-        let place = (first_q + query) as usize;
-        if query < rows_q {
-            let alive = query < len_q;
-            if column == 0u32 {
-                let to = ctx.lse_layout.base(entry, head) + place * ctx.lse_layout.row;
-                ctx.lse[to] = select(alive, done.lse[r], ctx.neg_inf);
-            }
-            if alive && done.lse[r] >= LOWEST {
-                let to = ctx.out_layout.base(entry, head) + place * ctx.out_layout.row;
-                let line = ptx::global_addr::<Vector<u32, Const<4>>>(&ctx.out[to]);
-                let bytes = comptime!(if shape.codes.is_some() { 16u32 } else { 8u32 });
-                let to = line + (column * bytes) as u64;
-                let factor = done.inverse[r] * value_scale(&*ctx);
-                ptx::bank_part(to, factor, comptime!(r as u32), shape);
-            }
+        let row = ctx.unit_row() + comptime!((16 * (r / 2) + 8 * (r % 2)) as u32);
+        let line = ctx.smem + row * comptime!(shape.result_row());
+        if column == 0u32 {
+            let alive = query_of(row0 + row, comptime!(shape.pack)) < len_q;
+            let lse = select(alive, done.lse[r], ctx.neg_inf);
+            store_word(line + comptime!(4 * shape.d_v), lse.to_bits());
         }
+        let bytes = comptime!(if shape.codes.is_some() { 16u32 } else { 8u32 });
+        let factor = done.inverse[r] * value_scale(&*ctx);
+        ptx::bank_part(line + column * bytes, factor, comptime!(r as u32), shape);
     }
 }
 

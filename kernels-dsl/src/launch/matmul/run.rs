@@ -3,14 +3,13 @@
 use cubecl::prelude::{BufferArg, Client, CubeCount, CubeDim};
 use cubecl::server::Handle;
 
-use super::select::COUNTERS;
 use super::{LinearWeights, MatmulBlueprint, MatmulFault};
 use crate::arch::fma::matmul_quantized_fma;
 use crate::arch::hopper::{arrange_x, matmul_quantized_hopper};
 use crate::arch::plane::matmul_quantized_plane;
 use crate::error::Error;
 use crate::launch::{
-    Caps, Tensor, TierName, address, buffer, check_launch, counters, spread, tensor_map,
+    COUNTERS, Caps, Tensor, TierName, address, buffer, check_launch, counters, spread, tensor_map,
 };
 use crate::quant::{MatmulSizesLaunch, TILE};
 
@@ -123,7 +122,7 @@ impl MatmulCall<'_> {
             true => 4 * blocks * self.splits * rows * columns,
             false => 16,
         };
-        (self.client.empty(bytes), counters(self.client, COUNTERS))
+        (self.client.empty(bytes), counters(self.client))
     }
 
     fn plane(&self, x: &Tensor<2>, out: &Tensor<2>) -> Result<(), Error> {

@@ -2,11 +2,10 @@
 
 use super::{LinearWeights, MatmulBlueprint, MatmulPolicy};
 use crate::error::NotAvailable;
-use crate::launch::{Caps, DType, Tensor, TierName, check_dtype, check_reach, cube_units};
+use crate::launch::{
+    COUNTERS, Caps, DType, Tensor, TierName, check_dtype, check_reach, cube_units,
+};
 use crate::quant::{TILE, WeightTiles};
-
-/// Blocks that may be summed in parts: one counter each.
-pub(super) const COUNTERS: usize = 4096;
 
 /// The facts of a product that a blueprint depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -82,6 +82,7 @@ pub(super) fn select_blackwell(
         wide,
         folded: key.features.plain() && key.positive_scale && !key.features.weights.encoded(),
         // B300 has twice the special-function units.
+        parts: 1,
         polynomial: caps.sm == Some(100) && !key.features.weights.encoded(),
         features: key.features,
         fault: policy.fault,

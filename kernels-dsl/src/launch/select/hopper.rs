@@ -92,6 +92,7 @@ pub(super) fn select_hopper(
         vector: 8,
         wide,
         folded: key.features.plain() && key.positive_scale,
+        parts: 1,
         polynomial: false,
         features: key.features,
         fault: policy.fault,

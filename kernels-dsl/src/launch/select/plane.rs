@@ -6,7 +6,7 @@ use super::{
 };
 use crate::attention::IssueOrder;
 use crate::error::NotAvailable;
-use crate::launch::{AttendBlueprint, Caps, RoleSplit, TierName};
+use crate::launch::{AttendBlueprint, Caps, PARTS, RoleSplit, TierName};
 
 /// The plane tier: 16-bit forward on sm_80 and up with rows of 16-byte chunks.
 pub(super) fn select_plane(
@@ -59,6 +59,7 @@ pub(super) fn select_plane(
         vector: 8,
         wide,
         folded: key.features.plain() && key.positive_scale && !key.features.weights.encoded(),
+        parts: 1,
         polynomial: false,
         features: key.features,
         fault: policy.fault,
@@ -191,14 +192,32 @@ fn decode_tile(key: &AttendKey, caps: &Caps, packed: bool) -> (usize, usize) {
     (rows.clamp(16, 64), block)
 }
 
-/// As many stages as leave room for four cubes on a multiprocessor, at least two and at most eight:
-/// the more blocks are under way, the less the memory idles.
+/// As many stages as leave room for four parts on a multiprocessor, at least two and at most eight:
+/// the more blocks are under way, the less the memory idles. Codes are half the bytes, and decoding them
+/// more work than their products: eight parts keep the schedulers busy.
 fn decode_stages(blueprint: AttendBlueprint, caps: &Caps) -> AttendBlueprint {
-    let share = (caps.shared_memory / 4).saturating_sub(1024);
+    let parts = match blueprint.features.codes {
+        Some(_) => 8,
+        None => 4,
+    };
+    let share = (caps.shared_memory / parts).saturating_sub(1024);
     let of = |stages| AttendBlueprint {
         stages,
         ..blueprint
     };
-    let fits = |stages: &usize| smem_bytes(&of(*stages)) <= share;
-    of((3..=8).rev().find(fits).unwrap_or(2))
+    let fits = |stages: &usize| of(*stages).plane_shape().part_bytes() as usize <= share;
+    let blueprint = of((3..=8).rev().find(fits).unwrap_or(2));
+    together(blueprint, caps)
+}
+
+/// The four parts in one cube, as many of them as its shared memory holds: they are merged there, which saves
+/// most of the traffic of parts through memory. Rows that several planes share leave one.
+fn together(blueprint: AttendBlueprint, caps: &Caps) -> AttendBlueprint {
+    let of = |parts| AttendBlueprint { parts, ..blueprint };
+    let alone = blueprint.plane_shape().planes() == 1;
+    if !(blueprint.features.split && alone) {
+        return blueprint;
+    }
+    let fits = |parts: &usize| smem_bytes(&of(*parts)) <= caps.shared_memory;
+    of([PARTS, PARTS / 2].into_iter().find(fits).unwrap_or(1))
 }

@@ -18,6 +18,9 @@ fn h200(tiles: usize, keys: usize) -> SplitProblem {
         part_bytes: 4 * 129 * 4,
         multiprocessors: 132,
         resident: 4,
+        busy: 3,
+        merges: true,
+        together: 4,
     }
 }
 
@@ -127,6 +130,11 @@ fn a_plan_says_how_much_workspace_a_call_takes() {
     assert_eq!(asked.split, SplitPlan { splits: 7, part: 1 });
     assert_eq!(asked.workspace, 7 * 32 * 129);
     assert!(asked.blueprint.to_string().ends_with("/split"));
+    // Four parts to a cube where they come out even; a tile of one cube leaves nothing to merge.
+    let even = plan(Some(12), h200);
+    assert_eq!((even.blueprint.parts, even.workspace), (4, 3 * 32 * 129));
+    let one = plan(Some(4), h200);
+    assert_eq!((one.blueprint.parts, one.workspace), (4, 0));
     let whole = plan(Some(1), h200);
     assert_eq!((whole.split, whole.workspace), (SplitPlan::WHOLE, 0));
     assert!(plan(None, h200).split.splits > 16);

@@ -1,0 +1,267 @@
+//! The parts of a tile whose keys were split, merged where they meet.
+
+use cubecl::prelude::*;
+
+use super::{PlaneCtx, PlaneShape, fence_device, load_word, ptx, store_word};
+use crate::attention::{Partials, PartialsExpand, Share, head_of, merge_share, query_of};
+use crate::tile::Layout;
+
+/// Where merged results go: out in units of 4 elements, lse in elements.
+#[derive(CubeType, CubeLaunch, Clone, Copy)]
+pub struct MergedLayouts {
+    /// Strides of out.
+    pub out: Layout,
+    /// Strides of lse.
+    pub lse: Layout,
+}
+
+/// Parts that the planes of a cube left in shared memory.
+#[derive(CubeType)]
+struct InCube {
+    /// Shared address of the first part's row.
+    row: u32,
+    /// Bytes to the four columns in question.
+    column: u32,
+    /// Bytes to the row's lse.
+    #[cube(comptime)]
+    lse: u32,
+    /// Bytes from part to part.
+    #[cube(comptime)]
+    step: u32,
+}
+
+#[cube]
+impl Partials<Const<4>> for InCube {
+    fn lse(&self, p: u32) -> f32 {
+        f32::from_bits(load_word(self.row + p * self.step + self.lse))
+    }
+    fn out(&self, p: u32) -> Vector<f32, Const<4>> {
+        floats(ptx::load_chunk(self.row + p * self.step + self.column))
+    }
+}
+
+/// Parts that cubes left in memory.
+#[derive(CubeType)]
+struct InMemory<'a> {
+    outs: &'a [Vector<u32, Const<4>>],
+    lses: &'a [f32],
+    out_at: usize,
+    lse_at: usize,
+    out_step: usize,
+    lse_step: usize,
+}
+
+#[cube]
+impl<'a> InMemory<'a> {
+    /// Those of vector `x` of a row, from entry `first` on.
+    fn new(ctx: &'a PlaneCtx<'_>, first: u32, head: u32, query: usize, x: usize) -> InMemory<'a> {
+        InMemory::<'a> {
+            outs: &*ctx.out,
+            lses: &*ctx.lse,
+            out_at: ctx.out_layout.base(first, head) + query * ctx.out_layout.row + x,
+            lse_at: ctx.lse_layout.base(first, head) + query * ctx.lse_layout.row,
+            out_step: ctx.out_layout.batch,
+            lse_step: ctx.lse_layout.batch,
+        }
+    }
+}
+
+#[cube]
+impl<'a> Partials<Const<4>> for InMemory<'a> {
+    fn lse(&self, p: u32) -> f32 {
+        self.lses[self.lse_at + p as usize * self.lse_step]
+    }
+    fn out(&self, p: u32) -> Vector<f32, Const<4>> {
+        floats(self.outs[self.out_at + p as usize * self.out_step])
+    }
+}
+
+#[cube]
+fn floats(words: Vector<u32, Const<4>>) -> Vector<f32, Const<4>> {
+    let mut out = Vector::<f32, Const<4>>::zeroed();
+    #[unroll]
+    for w in 0..4usize {
+        out.insert(w, f32::from_bits(words.extract(w)));
+    }
+    out
+}
+
+#[cube]
+fn bits(x: Vector<f32, Const<4>>) -> Vector<u32, Const<4>> {
+    let mut out = Vector::<u32, Const<4>>::zeroed();
+    #[unroll]
+    for w in 0..4usize {
+        out.insert(w, x.extract(w).to_bits());
+    }
+    out
+}
+
+/// Which tile a cube's parts belong to.
+#[derive(CubeType, Clone, Copy)]
+struct Place {
+    /// Shared address of the first part.
+    smem: u32,
+    batch: u32,
+    first_head: u32,
+    row0: u32,
+    /// Queries of the sequence, existing or not.
+    rows_q: u32,
+    /// Entry of the cube's own result, and of the tile's first one, among those of all cubes.
+    entry: u32,
+    first_entry: u32,
+    /// Cubes of the tile.
+    cubes: u32,
+}
+
+/// out and lse of the tile that this cube's parts belong to, written by the last cube of the tile to come
+/// here. `splits` parts make a tile. Rows past the sequence's queries give 0 and -inf.
+#[cube]
+pub(super) fn merge_parts<E: Float>(
+    ctx: &mut PlaneCtx<'_>,
+    out: &mut [Vector<E, Const<4>>],
+    lse: &mut [f32],
+    arrivals: &mut [Atomic<u32>],
+    merged: &MergedLayouts,
+    splits: u32,
+) {
+    let shape = comptime!(ctx.shape);
+    sync_cube();
+    let mut smem = ctx.smem;
+    if comptime!(shape.parts > 1) {
+        smem -= UNIT_POS / 32u32 * comptime!(shape.part_bytes());
+    }
+    let words = ptx::load_chunk(smem + comptime!(shape.place_at()));
+    let rows_q = ptx::load_chunk(smem + comptime!(shape.place_at() + 16)).extract(1usize);
+    let part = words.extract(0usize);
+    let cubes = splits / comptime!(shape.parts);
+    let batch = part / splits;
+    let place = Place {
+        smem,
+        batch,
+        first_head: words.extract(1usize),
+        row0: words.extract(2usize),
+        rows_q,
+        entry: part / comptime!(shape.parts),
+        first_entry: batch * cubes,
+        cubes,
+    };
+    let width = comptime!(shape.d_v / 4);
+    let outputs = comptime!(shape.rows * width);
+    if cubes == 1u32 {
+        let mut output = UNIT_POS;
+        while output < outputs {
+            let share = of_cube(&*ctx, &place, output / width, output % width);
+            write::<E>(&share, &*ctx, &place, output, out, lse, merged);
+            output += comptime!(shape.units());
+        }
+    } else {
+        let mut output = UNIT_POS;
+        while output < outputs {
+            leave(ctx, &place, output / width, output % width);
+            output += comptime!(shape.units());
+        }
+        let tile = CUBE_POS as u32 / cubes;
+        if arrive(&place, tile, arrivals, shape) {
+            let mut output = UNIT_POS;
+            while output < outputs {
+                let share = of_tile(&*ctx, &place, output / width, output % width);
+                write::<E>(&share, &*ctx, &place, output, out, lse, merged);
+                output += comptime!(shape.units());
+            }
+        }
+    }
+}
+
+/// Columns `4 x` to `4 x + 3` of row `row` over the cube's parts.
+#[cube]
+fn of_cube(ctx: &PlaneCtx<'_>, place: &Place, row: u32, x: u32) -> Share<Const<4>> {
+    let shape = comptime!(ctx.shape);
+    let from = InCube {
+        row: place.smem + row * comptime!(shape.result_row()),
+        column: x * 16u32,
+        lse: comptime!(4 * shape.d_v),
+        step: comptime!(shape.part_bytes()),
+    };
+    let n = comptime!(shape.parts).runtime();
+    merge_share::<Const<4>, InCube>(&from, n, 0u32, ctx.neg_inf, 1u32)
+}
+
+/// The same over the results of all cubes of the tile.
+#[cube]
+fn of_tile(ctx: &PlaneCtx<'_>, place: &Place, row: u32, x: u32) -> Share<Const<4>> {
+    let pack = comptime!(ctx.shape.pack);
+    let row = place.row0 + row;
+    let query = query_of(row, pack).min(place.rows_q - 1u32) as usize;
+    let head = head_of(place.first_head, row, pack);
+    let from = InMemory::new(ctx, place.first_entry, head, query, x as usize);
+    merge_share::<Const<4>, InMemory<'_>>(&from, place.cubes, 0u32, ctx.neg_inf, 1u32)
+}
+
+/// The cube's result of four columns of a row, to memory.
+#[cube]
+fn leave(ctx: &mut PlaneCtx<'_>, place: &Place, row: u32, x: u32) {
+    let pack = comptime!(ctx.shape.pack);
+    let query = query_of(place.row0 + row, pack);
+    if query < place.rows_q {
+        let (value, total) = of_cube(&*ctx, place, row, x).result(ctx.neg_inf);
+        let head = head_of(place.first_head, place.row0 + row, pack);
+        let to = ctx.out_layout.base(place.entry, head) + query as usize * ctx.out_layout.row;
+        ctx.out[to + x as usize] = bits(value);
+        if x == 0u32 {
+            let to = ctx.lse_layout.base(place.entry, head) + query as usize * ctx.lse_layout.row;
+            ctx.lse[to] = total;
+        }
+    }
+}
+
+/// Four columns of a row of the tile, to where the caller wants them.
+#[cube]
+fn write<E: Float>(
+    share: &Share<Const<4>>,
+    ctx: &PlaneCtx<'_>,
+    place: &Place,
+    output: u32,
+    out: &mut [Vector<E, Const<4>>],
+    lse: &mut [f32],
+    merged: &MergedLayouts,
+) {
+    let pack = comptime!(ctx.shape.pack);
+    let width = comptime!(ctx.shape.d_v / 4);
+    let (row, x) = (place.row0 + output / width, output % width);
+    let query = query_of(row, pack);
+    if query < place.rows_q {
+        let head = head_of(place.first_head, row, pack);
+        let (value, total) = share.result(ctx.neg_inf);
+        let to = merged.out.base(place.batch, head) + query as usize * merged.out.row;
+        out[to + x as usize] = Vector::<E, Const<4>>::cast_from(value);
+        if x == 0u32 {
+            lse[merged.lse.base(place.batch, head) + query as usize * merged.lse.row] = total;
+        }
+    }
+}
+
+/// Whether every other cube of the tile has left its result. The last one leaves the counter at 0 for
+/// the launch after this.
+#[cube]
+fn arrive(
+    place: &Place,
+    tile: u32,
+    arrivals: &mut [Atomic<u32>],
+    #[comptime] shape: PlaneShape,
+) -> bool {
+    let flag = place.smem + comptime!(shape.part_bytes() * shape.parts);
+    fence_device();
+    sync_cube();
+    if UNIT_POS == 0u32 {
+        let before = arrivals[tile as usize].fetch_add(1u32);
+        let mut last = 0u32.runtime();
+        if before == place.cubes - 1u32 {
+            arrivals[tile as usize].store(0u32);
+            last = 1u32.runtime();
+        }
+        store_word(flag, last);
+    }
+    sync_cube();
+    fence_device();
+    load_word(flag) == 1u32
+}
