@@ -57,18 +57,7 @@ pub fn run_instruction(
     trials: usize,
 ) -> Result<Executed, Error> {
     check_form(instruction)?;
-    let sizes = instruction.sizes();
-    for (name, found, each) in [
-        ("a", operands.a.len(), sizes.a),
-        ("b", operands.b.len(), sizes.b),
-        ("c", operands.c.len(), sizes.c),
-    ] {
-        expect_entries(name, found, trials * each)?;
-    }
     let caps = Caps::of(client);
-    if !caps.sm.is_some_and(|sm| instruction.on(sm)) {
-        return Err(lacks(instruction, &caps).into());
-    }
     let (x_max, _, _) = caps.cube_count;
     if trials > x_max as usize {
         return Err(InvalidProblem::OutOfRange {
@@ -78,6 +67,15 @@ pub fn run_instruction(
         }
         .into());
     }
+    let sizes = instruction.sizes();
+    for (name, found, each) in [
+        ("a", operands.a.len(), sizes.a),
+        ("b", operands.b.len(), sizes.b),
+        ("c", operands.c.len(), sizes.c),
+    ] {
+        expect_entries(name, found, trials * each)?;
+    }
+    let blueprint = select_instruction(instruction, &caps)?;
     let out = Tensor::empty(client, [trials, sizes.out], DType::F32);
     if trials == 0 {
         return Ok(Executed {
@@ -85,7 +83,6 @@ pub fn run_instruction(
             blueprint: None,
         });
     }
-    let blueprint = InstructionBlueprint(instruction);
     launch(client, instruction, operands, &out);
     check_launch(client, &caps, &blueprint, [&out.handle])?;
     Ok(Executed {
@@ -94,9 +91,20 @@ pub fn run_instruction(
     })
 }
 
-fn lacks(instruction: Instruction, caps: &Caps) -> NotAvailable {
-    NotAvailable {
-        what: InstructionBlueprint(instruction).to_string(),
+/// The blueprint, where the device has the instruction.
+///
+/// # Errors
+/// [`NotAvailable`] naming the compute capability.
+pub fn select_instruction(
+    instruction: Instruction,
+    caps: &Caps,
+) -> Result<InstructionBlueprint, NotAvailable> {
+    let blueprint = InstructionBlueprint(instruction);
+    if caps.sm.is_some_and(|sm| instruction.on(sm)) {
+        return Ok(blueprint);
+    }
+    Err(NotAvailable {
+        what: blueprint.to_string(),
         device: caps.device.clone(),
         limit: "CUDA compute capability",
         needed: match instruction.tier() {
@@ -107,7 +115,7 @@ fn lacks(instruction: Instruction, caps: &Caps) -> NotAvailable {
         }
         .into(),
         available: caps.sm.map_or("none".into(), |sm| sm.to_string()),
-    }
+    })
 }
 
 /// The instruction set has such a form.

@@ -1,4 +1,4 @@
-//! Single instructions (section 8): products within eps times the magnitudes they sum, moves and conversions exactly.
+//! Single instructions (section 11): products within eps times the magnitudes they sum, moves and conversions exactly.
 
 use flashcube::{CodeFormat, Instruction, MatrixElement, WgmmaOperands};
 use flashcube_reference::quant::float::{

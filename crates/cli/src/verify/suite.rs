@@ -141,10 +141,15 @@ fn lines(row: &Row, width: usize) -> String {
     row.measures
         .iter()
         .map(|m| {
-            let relative = m.relative.map_or(String::new(), |Relative { largest, eps }| {
-                format!("{largest:.2e} of sum |a b|, eps {eps:.2e}: ")
-            });
-            format!("{result:<7}  {case:<width$}  {}  {relative}{tail}\n", cells(m))
+            let relative = m
+                .relative
+                .map_or(String::new(), |Relative { largest, eps }| {
+                    format!("{largest:.2e} of sum |a b|, eps {eps:.2e}: ")
+                });
+            format!(
+                "{result:<7}  {case:<width$}  {}  {relative}{tail}\n",
+                cells(m)
+            )
         })
         .collect()
 }
