@@ -3,9 +3,10 @@
 use flashcube::TierName;
 use flashcube_catalogue::{Kernel, Outcome, Problem, Row, problem, problems, run_one};
 use flashcube_lowering::Arch;
-use flashcube_simulated::{Edit, Options, Simulated};
+use flashcube_simulated::{Edit, Options, Schedule, Simulated};
 
 use crate::Named;
+use crate::conformance::gpu;
 
 pub(crate) const TESTS: &[Named] = &[
     ("instructions_of_sm_90a_round_once", || {
@@ -20,7 +21,7 @@ pub(crate) const TESTS: &[Named] = &[
 
 /// Every instruction of `arch` passes, products with one rounding of their sum.
 fn round_once(arch: Arch, wanted: impl Fn(&Problem) -> bool) {
-    let gpu = Simulated::open(Options::new(arch)).unwrap();
+    let gpu = gpu(arch, Schedule::Latest);
     let of_arch = |p: &Problem| p.kernel() == Kernel::MatrixInstruction && wanted(p);
     let rows: Vec<Row> = problems()
         .iter()
