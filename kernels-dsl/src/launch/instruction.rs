@@ -106,7 +106,7 @@ pub fn select_instruction(
     Err(NotAvailable {
         what: blueprint.to_string(),
         device: caps.device.clone(),
-        limit: "CUDA compute capability",
+        limit: "compute capability",
         needed: match instruction.tier() {
             _ if instruction.on(80) => "80 and up",
             _ if instruction.on(89) => "89 and up",
