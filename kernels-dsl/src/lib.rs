@@ -21,6 +21,9 @@ pub mod launch;
 pub mod quant;
 pub mod tile;
 
+pub use arch::instructions::{
+    CodeFormat, Instruction, InstructionSizes, MatrixElement, WgmmaOperands,
+};
 pub use error::{Error, InvalidProblem, NotAvailable, RuntimeFailure};
 pub use launch::*;
 pub use quant::{OperandFormat, PackFormat, ScaleRule, ScaleType, WeightCodes};

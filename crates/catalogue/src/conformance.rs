@@ -8,6 +8,7 @@ use flashcube::{Caps, Error, MatmulPolicy, OperandFormat, Policy, RoleSplit, Tie
 use flashcube_reference as reference;
 use serde::Serialize;
 
+use crate::bounds;
 use crate::filter::Filter;
 use crate::inputs::Inputs;
 use crate::launch::{Launched, launch, launch_into};
@@ -286,7 +287,9 @@ fn run_problem(
         .or_else(|| wrong_blueprint(problem, policy, &launched))
         .or_else(|| must_refuse.then(|| "ran although the device cannot split roles".into()))
         .or_else(|| repeat(client, (problem, &inputs, policy), repeats, &launched));
-    row.measures = verdict.measures;
+    let eps = bounds::instruction_eps(problem);
+    let measures = verdict.measures.into_iter();
+    row.measures = measures.map(|m| m.relative_to(eps)).collect();
     row.outcome = reason.map_or(Outcome::Passed, Outcome::Failed);
     row
 }
@@ -311,6 +314,7 @@ fn wrong_blueprint(problem: &Problem, policy: Policy, launched: &Launched) -> Op
         Kernel::DequantizeInt4 => "dequantize",
         Kernel::W4a16 => "w4a16",
         Kernel::HadamardTransform => "hadamard",
+        Kernel::MatrixInstruction => "matrix_instruction",
     };
     let prefix = format!("{kernel}/{}/", problem.tier());
     let right = name.starts_with(&prefix) && name.contains(&format!("/{}", problem.dtype));

@@ -14,6 +14,7 @@ use crate::problem::{
     Append, Attend, Decode, Memory, MergeSizes, PackedSizes, Problem, Task, Values,
 };
 
+mod instruction;
 mod rows;
 
 /// The inputs of one problem, by name:
@@ -30,6 +31,7 @@ mod rows;
 /// | dequantize_int4 | qweight, qzeros, scales, g_idx |
 /// | w4a16 | x, words, scales, zeros, gather, bias |
 /// | hadamard_transform | x, signs |
+/// | matrix_instruction | a, b, c; words as the instruction packs them |
 ///
 /// Scalars (scale, softcap, causal, windows) are fields of the problem's [`Task`].
 #[derive(Debug, Clone, PartialEq)]
@@ -53,6 +55,7 @@ impl Inputs {
             Task::Dequantize(sizes) => draw.packed(sizes),
             Task::Linear(sizes) => draw.linear(sizes),
             Task::Hadamard(sizes) => draw.hadamard(sizes),
+            Task::Instruction(instruction) => draw.instruction(*instruction),
         }
         Self {
             arrays: draw.arrays,

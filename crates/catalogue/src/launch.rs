@@ -39,6 +39,7 @@ struct Place {
 
 mod append;
 mod decode;
+mod instruction;
 mod operands;
 
 /// Runs the problem's kernel once and reads everything back.
@@ -78,6 +79,7 @@ pub(crate) fn launch_into(
         Task::Dequantize(sizes) => run.dequantize(sizes),
         Task::Linear(sizes) => run.linear(sizes, policy),
         Task::Hadamard(sizes) => run.hadamard(sizes),
+        Task::Instruction(instruction) => run.instruction(*instruction),
     }
 }
 

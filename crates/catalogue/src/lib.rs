@@ -39,4 +39,4 @@ pub use problem::{
     PackedSizes, Problem, QuantizeSizes, Task, UnknownKernel, Values,
 };
 pub use required::{BackendName, Required, required};
-pub use verdict::{Measure, Outputs, Verdict};
+pub use verdict::{Measure, Outputs, Relative, Verdict};

@@ -56,6 +56,7 @@ pub fn expected(problem: &Problem, inputs: &Inputs) -> Result<Vec<Expected>, ref
         Task::Dequantize(sizes) => dequantize(problem, sizes, inputs),
         Task::Linear(sizes) => linear(problem, sizes, inputs),
         Task::Hadamard(sizes) => hadamard(problem, sizes, inputs),
+        Task::Instruction(instruction) => Ok(bounds::instruction(problem, *instruction, inputs)),
     }
 }
 

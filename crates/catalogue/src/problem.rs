@@ -4,9 +4,10 @@ use core::fmt;
 use core::str::FromStr;
 
 use flashcube::attention::MaskWidth;
-use flashcube::{Alignment, DType, Policy, TierName};
+use flashcube::{Alignment, DType, Instruction, Policy, TierName};
 use flashcube_reference as reference;
 
+use crate::bounds;
 pub use crate::sizes::{
     Append, Decode, HadamardSizes, LinearSizes, MergeSizes, Operands, PackedSizes, QuantizeSizes,
 };
@@ -34,6 +35,8 @@ pub enum Kernel {
     W4a16,
     /// [`flashcube::hadamard_transform`].
     HadamardTransform,
+    /// [`flashcube::run_instruction`].
+    MatrixInstruction,
 }
 
 /// A kernel name that does not exist.
@@ -48,7 +51,7 @@ pub struct UnknownKernel {
 
 impl Kernel {
     /// All of them.
-    pub const ALL: [Kernel; 10] = [
+    pub const ALL: [Kernel; 11] = [
         Kernel::AttendForward,
         Kernel::AttendBackward,
         Kernel::AttendDecode,
@@ -59,6 +62,7 @@ impl Kernel {
         Kernel::DequantizeInt4,
         Kernel::W4a16,
         Kernel::HadamardTransform,
+        Kernel::MatrixInstruction,
     ];
 }
 
@@ -75,6 +79,7 @@ impl fmt::Display for Kernel {
             Kernel::DequantizeInt4 => "dequantize_int4",
             Kernel::W4a16 => "w4a16",
             Kernel::HadamardTransform => "hadamard_transform",
+            Kernel::MatrixInstruction => "matrix_instruction",
         })
     }
 }
@@ -133,6 +138,8 @@ pub enum Task {
     Linear(LinearSizes),
     /// Walsh-Hadamard transform: out.
     Hadamard(HadamardSizes),
+    /// One instruction, or conversion, alone: products by what their operands are like, what ldmatrix moved, codes.
+    Instruction(Instruction),
 }
 
 /// Sizes and hooks of an attention problem; see [`flashcube::AttendOptions`].
@@ -250,6 +257,7 @@ impl Problem {
             Task::Dequantize(_) => Kernel::DequantizeInt4,
             Task::Linear(_) => Kernel::W4a16,
             Task::Hadamard(_) => Kernel::HadamardTransform,
+            Task::Instruction(_) => Kernel::MatrixInstruction,
         }
     }
 
@@ -288,7 +296,7 @@ impl Problem {
                 }
                 Ok(())
             }
-            Task::Append(_) | Task::Merge(_) | Task::Quantize(_) => Ok(()),
+            Task::Append(_) | Task::Merge(_) | Task::Quantize(_) | Task::Instruction(_) => Ok(()),
             Task::Dequantize(p) => {
                 at_least_1("group", p.group)?;
                 at_least_1("bits", p.bits as usize)
@@ -305,6 +313,7 @@ impl Problem {
     pub fn tier(&self) -> TierName {
         let tier = match &self.task {
             Task::Linear(sizes) => sizes.policy.tier,
+            Task::Instruction(instruction) => Some(instruction.tier()),
             _ => self.attend().and_then(|a| a.policy.tier),
         };
         tier.unwrap_or(TierName::Unit)
@@ -339,6 +348,7 @@ impl Problem {
             Task::Dequantize(p) => vec![("out", vec![p.k, p.n])],
             Task::Linear(p) => vec![("out", vec![p.m, p.n])],
             Task::Hadamard(h) => vec![("out", vec![h.rows, h.n])],
+            Task::Instruction(instruction) => bounds::instruction_outputs(*instruction),
         }
     }
 }

@@ -149,12 +149,13 @@ pub struct Features {
     pub single: &'static [&'static str],
     /// Checked in every dtype that the backend must offer.
     pub every: &'static [&'static str],
-    /// Checked in f16 and bf16 on the CUDA devices that have the tier of the feature's name.
+    /// Checked in f16 and bf16 (instructions in what they have) on the CUDA devices that have the tier of the
+    /// feature's name.
     pub tiers: &'static [(&'static str, TierName)],
 }
 
 /// What each kernel must show.
-pub const FEATURES: [Features; 10] = [
+pub const FEATURES: [Features; 11] = [
     Features {
         kernel: Kernel::AttendForward,
         single: &[
@@ -290,7 +291,28 @@ pub const FEATURES: [Features; 10] = [
         every: &["sizes", "signs"],
         tiers: &[],
     },
+    Features {
+        kernel: Kernel::MatrixInstruction,
+        single: &[],
+        every: &[],
+        tiers: &[
+            ("mma_sync", TierName::Plane),
+            ("ldmatrix", TierName::Plane),
+            ("conversions", TierName::Plane),
+            ("wgmma", TierName::Hopper),
+            ("fp4_conversions", TierName::Blackwell),
+        ],
+    },
 ];
+
+/// Dtypes that a feature of [`Kernel::MatrixInstruction`] has; f32 where operands or results are not of 16 bits.
+fn instruction_dtypes(feature: &str) -> &'static [DType] {
+    match feature {
+        "ldmatrix" => &[DType::F16],
+        "fp4_conversions" => &[DType::F32, DType::F16],
+        _ => &DType::ALL,
+    }
+}
 
 impl Required {
     /// Whether a device of the backend has what the row is about.
@@ -301,7 +323,8 @@ impl Required {
             .find(|(feature, _)| *feature == self.feature);
         match tier {
             None | Some((_, TierName::Unit)) => true,
-            Some(("plane_e4m3", _)) => caps.sm >= Some(89),
+            Some(("plane_e4m3" | "conversions", _)) => caps.sm >= Some(89),
+            Some(("mma_sync", _)) if self.dtype == DType::F32 => caps.sm >= Some(89),
             Some((_, TierName::Plane)) => caps.sm >= Some(80),
             Some((_, TierName::Hopper)) => caps.sm == Some(90),
             Some((_, TierName::Blackwell)) => matches!(caps.sm, Some(100 | 103)),
@@ -331,8 +354,12 @@ pub fn required(backend: BackendName) -> Vec<Required> {
             rows.extend(every.iter().map(|&f| row(kernel, dtype, f)));
         }
         if backend == BackendName::Cuda {
-            for dtype in [DType::F16, DType::BF16] {
-                rows.extend(tiers.iter().map(|&(f, _)| row(kernel, dtype, f)));
+            for &(feature, _) in tiers {
+                let dtypes = match kernel {
+                    Kernel::MatrixInstruction => instruction_dtypes(feature),
+                    _ => &[DType::F16, DType::BF16],
+                };
+                rows.extend(dtypes.iter().map(|&dtype| row(kernel, dtype, feature)));
             }
         }
     }

@@ -38,6 +38,32 @@ pub struct Measure {
     pub error: f64,
     /// What is wrong, if anything.
     pub failure: Option<String>,
+    /// The error against the magnitudes that were summed, where the bound is made of them alone.
+    pub relative: Option<Relative>,
+}
+
+/// |got - exact| <= eps * sum |a b|, as it was measured.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Relative {
+    /// Largest |got - exact| / sum |a b|.
+    pub largest: f64,
+    /// What it may be.
+    pub eps: f64,
+}
+
+impl Measure {
+    /// With [`Relative`], the bounds having been `eps` times sum |a b|.
+    pub(crate) fn relative_to(self, eps: Option<f64>) -> Self {
+        let largest = match self.error {
+            0.0 => 0.0,
+            error => error / self.bound,
+        };
+        let relative = eps.map(|eps| Relative {
+            largest: largest * eps,
+            eps,
+        });
+        Self { relative, ..self }
+    }
 }
 
 /// How all outputs of a problem compare.
@@ -72,6 +98,7 @@ fn measure(expected: &Expected, outputs: &Outputs) -> Measure {
         bound: 0.0,
         error: 0.0,
         failure: None,
+        relative: None,
     };
     let name = expected.name;
     let Some(got) = outputs.values.get(name) else {

@@ -112,6 +112,7 @@ fn the_table_of_numerics_md_is_the_one_in_use() {
         ("tanh_absolute", table.tanh_absolute),
         ("exp2_ulps", table.exp2_ulps),
         ("matrix_ulps", table.matrix_ulps),
+        ("matrix_fp8", table.matrix_fp8),
         ("weight_deviations", table.weight_deviations),
         ("ideal", table.ideal),
         ("delta", table.delta),

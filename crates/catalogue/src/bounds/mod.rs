@@ -13,6 +13,7 @@
 mod arithmetic;
 mod backward;
 mod forward;
+mod instruction;
 mod linear;
 mod mixture;
 mod operands;
@@ -20,6 +21,10 @@ mod operands;
 pub(crate) use arithmetic::Arithmetic;
 pub(crate) use backward::backward;
 pub(crate) use forward::forward;
+pub(crate) use instruction::{
+    PROBES, TRIALS, encoded, instruction, instruction_eps, instruction_outputs, number,
+    operand_format,
+};
 pub(crate) use linear::linear;
 pub(crate) use mixture::merge;
 pub(crate) use operands::operands;
@@ -56,6 +61,8 @@ pub struct Table {
     pub exp2_ulps: f64,
     /// An addition within a matrix unit is off by so many ULP of the sum of magnitudes.
     pub matrix_ulps: f64,
+    /// The same of products of 8-bit elements, which some units sum in 14 bits: in units of 2^-13 of that sum.
+    pub matrix_fp8: f64,
     /// How far rounded weights add up, in root sums of squares of their largest errors.
     pub weight_deviations: f64,
     /// Weight of the ideal's error in the bound.
@@ -74,6 +81,7 @@ pub const TABLE: Table = Table {
     tanh_absolute: 1e-5,
     exp2_ulps: 2.0,
     matrix_ulps: 1.0,
+    matrix_fp8: 1.0,
     weight_deviations: 4.0,
     ideal: 2.0,
     delta: 2.0,

@@ -4,6 +4,7 @@ mod append;
 mod attention;
 mod backward;
 mod decode;
+mod instructions;
 mod linear;
 mod matrix;
 mod models;
@@ -38,6 +39,7 @@ pub fn problems() -> Vec<Problem> {
         linear::entries(),
         operands::attend(),
         operands::quantize(),
+        instructions::entries(),
         models::entries(),
     ];
     entries

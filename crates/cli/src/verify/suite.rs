@@ -3,7 +3,9 @@
 use std::fs;
 
 use cubecl::prelude::Client;
-use flashcube_catalogue::{self as catalogue, Filter, Measure, Outcome, Repeats, Report, Row};
+use flashcube_catalogue::{
+    self as catalogue, Filter, Measure, Outcome, Relative, Repeats, Report, Row,
+};
 use indicatif::ProgressBar;
 use serde::Serialize;
 
@@ -117,7 +119,7 @@ pub(super) fn write_report(args: &VerifyArgs, json: &impl Serialize) -> Result<(
 
 fn header(width: usize) -> String {
     format!(
-        "{:<7}  {:<width$}  {:<6}  {:>9}  {:>9}  {:>9}  blueprint, or what is wrong",
+        "{:<7}  {:<width$}  {:<10}  {:>9}  {:>9}  {:>9}  blueprint, or what is wrong",
         "result", "case", "output", "max", "rms", "bound"
     )
 }
@@ -134,11 +136,21 @@ fn lines(row: &Row, width: usize) -> String {
     let case = &row.case;
     if row.measures.is_empty() {
         let gap = "";
-        return format!("{result:<7}  {case:<width$}  {gap:<39}  {tail}\n");
+        return format!("{result:<7}  {case:<width$}  {gap:<43}  {tail}\n");
     }
     row.measures
         .iter()
-        .map(|m| format!("{result:<7}  {case:<width$}  {}  {tail}\n", cells(m)))
+        .map(|m| {
+            let relative = m
+                .relative
+                .map_or(String::new(), |Relative { largest, eps }| {
+                    format!("{largest:.2e} of sum |a b|, eps {eps:.2e}: ")
+                });
+            format!(
+                "{result:<7}  {case:<width$}  {}  {relative}{tail}\n",
+                cells(m)
+            )
+        })
         .collect()
 }
 
@@ -151,5 +163,5 @@ pub(super) fn cells(measure: &Measure) -> String {
         bound,
         ..
     } = measure;
-    format!("{output:<6}  {max:>9.2e}  {rms:>9.2e}  {bound:>9.2e}")
+    format!("{output:<10}  {max:>9.2e}  {rms:>9.2e}  {bound:>9.2e}")
 }

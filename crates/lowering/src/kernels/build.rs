@@ -27,7 +27,7 @@ use super::arguments::{
     buffer, forward_layouts, forward_sizes, hopper_layouts, launch_settings, layout, logit_scalars,
     logit_tensors, matmul_sizes, optional, pack_sizes, table_offsets, tile_order,
 };
-use super::{Blueprint, target::elem};
+use super::{Blueprint, instruction, target::elem};
 
 /// The device a kernel is built for.
 pub(super) type Device = (Arc<DeviceProperties>, Arc<TargetProperties>);
@@ -63,6 +63,7 @@ impl Blueprint {
             },
             Blueprint::Hadamard(blueprint) => hadamard(blueprint, device),
             Blueprint::Data(kernel) => kernel.build(device),
+            Blueprint::Instruction(blueprint) => instruction::build(blueprint.0, device),
         }
     }
 }

@@ -7,6 +7,7 @@ use flashcube_kernels::{DType, MatmulPolicy, Policy, RoleSplit, ScaleType, TierN
 use super::{AttendProblem, ListedKernel, MatmulProblem, Problem};
 
 mod data;
+mod instruction;
 mod operands;
 
 /// Every listed kernel: each entry point of the library with each dtype, format and kind of mask.
@@ -21,6 +22,7 @@ pub fn kernels() -> Vec<ListedKernel> {
     matmul(&mut all);
     hadamard(&mut all);
     data::data(&mut all);
+    instruction::instructions(&mut all);
     all
 }
 

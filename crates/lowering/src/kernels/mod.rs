@@ -3,6 +3,7 @@
 mod arguments;
 mod build;
 mod data;
+mod instruction;
 mod list;
 mod problem;
 mod target;
@@ -11,8 +12,8 @@ use std::fmt;
 
 use flashcube_kernels::attention::Side;
 use flashcube_kernels::{
-    AttendBlueprint, DequantizeBlueprint, HadamardBlueprint, MatmulBlueprint, MergeBlueprint,
-    OperandFormat, TierName,
+    AttendBlueprint, DequantizeBlueprint, HadamardBlueprint, InstructionBlueprint, MatmulBlueprint,
+    MergeBlueprint, OperandFormat, TierName,
 };
 
 pub use data::DataKernel;
@@ -59,6 +60,8 @@ pub enum Blueprint {
     Hadamard(HadamardBlueprint),
     /// What moves, packs and converts tensors.
     Data(DataKernel),
+    /// `run_instruction`.
+    Instruction(InstructionBlueprint),
 }
 
 /// Finds a listed kernel by its name, or by the blueprint it gets on the GPUs of `arch`.
@@ -131,6 +134,7 @@ impl Blueprint {
             | Blueprint::AttendBackward(blueprint, _)
             | Blueprint::AttendDelta { blueprint, .. } => blueprint.tier,
             Blueprint::Matmul(blueprint) => blueprint.tier,
+            Blueprint::Instruction(InstructionBlueprint(form)) => form.tier(),
             Blueprint::Merge(_)
             | Blueprint::Dequantize(_)
             | Blueprint::Hadamard(_)
@@ -178,6 +182,7 @@ impl Blueprint {
             Blueprint::Dequantize(_) => &["FMUL|FMUL2"],
             Blueprint::Hadamard(_) => &["FADD|FADD2", "BAR"],
             Blueprint::Data(_) => &["LDG|LD", "STG|ST"],
+            Blueprint::Instruction(InstructionBlueprint(form)) => instruction::required(*form),
         };
         if self.tier() == TierName::Unit {
             Expect {
@@ -238,6 +243,7 @@ impl fmt::Display for Blueprint {
             Blueprint::Matmul(blueprint) => blueprint.fmt(f),
             Blueprint::Hadamard(blueprint) => blueprint.fmt(f),
             Blueprint::Data(kernel) => kernel.fmt(f),
+            Blueprint::Instruction(blueprint) => blueprint.fmt(f),
         }
     }
 }

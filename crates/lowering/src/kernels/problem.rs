@@ -3,9 +3,9 @@
 use flashcube_kernels::attention::{LogitFeatures, Side};
 use flashcube_kernels::quant::{Packing, WeightTiles};
 use flashcube_kernels::{
-    AttendBlueprint, AttendKey, AttendOp, Caps, DType, MatmulKey, MatmulPolicy, NotAvailable,
-    Policy, TierName, cube_units, select_attend, select_dequantize, select_hadamard, select_matmul,
-    select_merge,
+    AttendBlueprint, AttendKey, AttendOp, Caps, DType, Instruction, MatmulKey, MatmulPolicy,
+    NotAvailable, Policy, TierName, cube_units, select_attend, select_dequantize, select_hadamard,
+    select_instruction, select_matmul, select_merge,
 };
 
 use super::{Blueprint, DataKernel};
@@ -67,6 +67,8 @@ pub enum Problem {
     },
     /// What moves, packs and converts tensors.
     Data(DataKernel),
+    /// `run_instruction`.
+    Instruction(Instruction),
 }
 
 impl Problem {
@@ -107,6 +109,9 @@ impl Problem {
                 inverse,
             } => select_hadamard(dtype, n, [signs, inverse], 1, caps).map(Blueprint::Hadamard),
             Problem::Data(kernel) => kernel.select(caps).map(Blueprint::Data),
+            Problem::Instruction(form) => {
+                select_instruction(form, caps).map(Blueprint::Instruction)
+            }
         }
     }
 }

@@ -113,7 +113,7 @@ pub(in crate::arch) fn tma_load_packed(
 
 /// Orders generic writes to shared memory before later asynchronous reads of it [9.7.13.4].
 #[cube]
-pub(super) fn fence_async() {
+pub(in crate::arch) fn fence_async() {
     gpu_asm!("fence.proxy.async.shared::cta;");
 }
 
@@ -202,7 +202,7 @@ pub(in crate::arch) fn bank_declare(#[comptime] n: u32) {
     gpu_asm!(".reg .f32 o_acc<{n}>;", n = const n);
 }
 
-fn bank(n: u32) -> String {
+pub(in crate::arch) fn bank(n: u32) -> String {
     (0..n)
         .map(|i| format!("o_acc{i}"))
         .collect::<Vec<_>>()
@@ -229,40 +229,76 @@ pub(super) fn bank_scale(upper: f32, lower: f32, #[comptime] n: u32) {
     gpu_asm!("{{ // {a} {b}\n.reg .pred p;\nsetp.neu.f32 p, {a}, 0f3F800000;\nsetp.neu.or.f32 p, {b}, 0f3F800000, p;\nvote.sync.any.pred p, p, -1;\n@!p bra KEEP;\n{text}\nKEEP:\n}}", a = in(_) val::<f32>(upper), b = in(_) val::<f32>(lower), text = const text);
 }
 
+/// Sets register `i` of the bank.
+#[cube]
+pub(in crate::arch) fn bank_set(x: f32, #[comptime] i: u32) {
+    gpu_asm!("mov.b32 o_acc{i}, {x};", x = in(_) val::<f32>(x), i = const i);
+}
+
 /// Register `i` of the bank.
 #[cube]
-pub(super) fn bank_get(#[comptime] i: u32) -> f32 {
+pub(in crate::arch) fn bank_get(#[comptime] i: u32) -> f32 {
     let out: f32;
     gpu_asm!("mov.b32 {o}, o_acc{i};", o = out(_) out, i = const i);
     out
 }
 
+/// Terms that one wgmma of operands of `ty` sums: 256 bits of a row.
+pub(in crate::arch) fn wgmma_depth(ty: &str) -> u32 {
+    match ty {
+        "tf32" => 8,
+        "f16" | "bf16" => 16,
+        _ => 32,
+    }
+}
+
+/// d (+)= a b, m64nN by [`wgmma_depth`] [9.7.15.5.2]: `a` a descriptor or 4 registers, `b` a descriptor.
+/// `transposes`: whether the operands in shared memory are MN-major, which those of 16 bits alone may be.
+pub(in crate::arch) fn wgmma(
+    n: u32,
+    ty: &str,
+    [d, a, b]: [String; 3],
+    accumulate: bool,
+    transposes: &str,
+) -> String {
+    format!(
+        "wgmma.mma_async.sync.aligned.m64n{n}k{}.f32.{ty}.{ty} {{{d}}}, {a}, {b}, {}, 1, 1{transposes};",
+        wgmma_depth(ty),
+        u32::from(accumulate)
+    )
+}
+
 /// S [64 x 2n] = Q K^T: all k-steps, committed as one group. `offsets`: bytes to k-step i in the
 /// stages of Q and K. Vectors have power-of-two widths, so `width` >= n registers are declared
 /// and the rest is never touched.
-pub(super) fn scores_text(n: u32, width: usize, ty: &str, offsets: &[(u32, u32)]) -> String {
+pub(in crate::arch) fn scores_text(
+    n: u32,
+    width: usize,
+    ty: &str,
+    offsets: &[(u32, u32)],
+) -> String {
     let regs = (0..n)
         .map(|i| format!("%{i}"))
         .collect::<Vec<_>>()
         .join(", ");
     let (da, db) = (format!("%{width}"), format!("%{}", width + 1));
+    let transposes = if wgmma_depth(ty) == 16 { ", 0, 0" } else { "" };
     let steps = offsets.len();
     let mut s = format!(".reg .b64 da<{steps}>, db<{steps}>;\n");
     for (k, (a, b)) in offsets.iter().enumerate() {
-        let accumulate = u32::from(k > 0);
+        let operands = [regs.clone(), format!("da{k}"), format!("db{k}")];
         s += &format!(
-            "add.s64 da{k}, {da}, {};\nadd.s64 db{k}, {db}, {};\n\
-             wgmma.mma_async.sync.aligned.m64n{}k16.f32.{ty}.{ty} {{{regs}}}, da{k}, db{k}, {accumulate}, 1, 1, 0, 0;\n",
+            "add.s64 da{k}, {da}, {};\nadd.s64 db{k}, {db}, {};\n{}\n",
             a >> 4,
             b >> 4,
-            2 * n
+            wgmma(2 * n, ty, operands, k > 0, transposes)
         );
     }
     s + "wgmma.commit_group.sync.aligned;\n"
 }
 
 /// O += P V: P from 4 registers a k-step of a vector of `width`, V MN-major (transpose bit set).
-pub(super) fn values_text(n: u32, width: usize, ty: &str, offsets: &[u32]) -> String {
+pub(in crate::arch) fn values_text(n: u32, width: usize, ty: &str, offsets: &[u32]) -> String {
     let steps = offsets.len();
     let regs = bank(n);
     let db = format!("%{width}");
@@ -272,32 +308,40 @@ pub(super) fn values_text(n: u32, width: usize, ty: &str, offsets: &[u32]) -> St
             .map(|i| format!("%{}", 4 * k + i))
             .collect::<Vec<_>>()
             .join(", ");
+        let operands = [regs.clone(), format!("{{{a}}}"), format!("db{k}")];
         s += &format!(
-            "add.s64 db{k}, {db}, {};\n\
-             wgmma.mma_async.sync.aligned.m64n{}k16.f32.{ty}.{ty} {{{regs}}}, {{{a}}}, db{k}, 1, 1, 1, 1;\n",
+            "add.s64 db{k}, {db}, {};\n{}\n",
             b >> 4,
-            2 * n
+            wgmma(2 * n, ty, operands, true, ", 1")
         );
     }
     s + "wgmma.commit_group.sync.aligned;\n"
 }
 
 #[cube]
-pub(super) fn issue_scores<NS: Size>(a: u64, b: u64, #[comptime] text: String) -> Vector<f32, NS> {
+pub(in crate::arch) fn issue_scores<NS: Size>(
+    a: u64,
+    b: u64,
+    #[comptime] text: String,
+) -> Vector<f32, NS> {
     let out: Vector<f32, NS>;
     gpu_asm!("{{ // {o} {a} {b}\n wgmma.fence.sync.aligned;\n {text} }}", o = out(_) out, a = in(_) val::<u64>(a), b = in(_) val::<u64>(b), text = const text);
     out
 }
 
 #[cube]
-pub(super) fn issue_values<NP: Size>(p: Vector<u32, NP>, b: u64, #[comptime] text: String) {
+pub(in crate::arch) fn issue_values<NP: Size>(
+    p: Vector<u32, NP>,
+    b: u64,
+    #[comptime] text: String,
+) {
     gpu_asm!("{{ // {a} {b}\n wgmma.fence.sync.aligned;\n {text} }}", a = in(_) val::<Vector<u32, NP>>(p), b = in(_) val::<u64>(b), text = const text);
 }
 
 /// Waits until at most `in_flight` groups run; the scores pass through, so that nothing reads
 /// them earlier.
 #[cube]
-pub(super) fn wait_scores<NS: Size>(
+pub(in crate::arch) fn wait_scores<NS: Size>(
     s: Vector<f32, NS>,
     #[comptime] n: u32,
     #[comptime] in_flight: u32,
@@ -311,6 +355,6 @@ pub(super) fn wait_scores<NS: Size>(
 
 /// Waits until at most `in_flight` groups run, keeping P's registers alive until then.
 #[cube]
-pub(super) fn wait_values<NP: Size>(p: Vector<u32, NP>, #[comptime] in_flight: u32) {
+pub(in crate::arch) fn wait_values<NP: Size>(p: Vector<u32, NP>, #[comptime] in_flight: u32) {
     gpu_asm!("wgmma.wait_group.sync.aligned {k}; // {p}", p = in(_) val::<Vector<u32, NP>>(p), k = const in_flight);
 }

@@ -24,6 +24,6 @@ pub use parts::*;
 pub use shape::*;
 
 pub(in crate::arch) use matmul::{
-    address_of, column_zeros, fence_device, lane_words, load_word, store_word,
+    address_of, column_zeros, fence_device, lane_words, ldmatrix, load_word, mma, store_word,
 };
 pub(in crate::arch) use ptx::global_addr;

@@ -1,8 +1,9 @@
 //! The other operations.
 
 use flashcube::{
-    AttendOptions, DType, DequantizeOptions, HadamardOptions, MergeOptions, PackFormat,
-    PackedWeights, Tensor, attend_backward, dequantize_int4, hadamard_transform, merge_partials,
+    AttendOptions, DType, DequantizeOptions, HadamardOptions, Instruction, InstructionOperands,
+    MatrixElement, MergeOptions, PackFormat, PackedWeights, Tensor, WgmmaOperands, attend_backward,
+    dequantize_int4, hadamard_transform, merge_partials, run_instruction,
 };
 
 use super::{KV, Q, client, f32s, zeros};
@@ -129,4 +130,47 @@ fn hadamard_checks_size_and_signs() {
     assert_eq!(signs, "signs has 4 entries, expected 8");
     let long = complaint(&f32s(&client, [1, 1 << 26]), &HadamardOptions::default());
     assert!(long.contains("shared memory"), "{long}");
+}
+
+#[test]
+fn instructions_check_their_form_and_operands() {
+    let client = client();
+    let complaint = |instruction, operands, trials| {
+        run_instruction(&client, instruction, operands, trials)
+            .unwrap_err()
+            .to_string()
+    };
+    let none = InstructionOperands::default();
+    let (element, operands) = (MatrixElement::E4M3, WgmmaOperands::RegistersMn);
+    let mma = |k| Instruction::Mma { element, k };
+    let wgmma = |n| Instruction::Wgmma {
+        element,
+        n,
+        operands,
+    };
+    assert_eq!(
+        complaint(mma(16), none, 1),
+        "k = 16 is out of range, the limit is 32"
+    );
+    let odd = complaint(wgmma(12), none, 1);
+    assert!(odd.contains("n = 12"), "{odd}");
+    let transposed = complaint(wgmma(64), none, 1);
+    assert!(transposed.contains("MN-major"), "{transposed}");
+    let short = InstructionOperands {
+        a: &[0; 128],
+        b: &[0; 63],
+        c: &[0.0; 128],
+    };
+    assert_eq!(
+        complaint(mma(32), short, 1),
+        "b has 63 entries, expected 64"
+    );
+    let many = complaint(mma(32), none, usize::MAX);
+    assert!(many.contains("trials"), "{many}");
+    let whole = InstructionOperands {
+        b: &[0; 64],
+        ..short
+    };
+    let absent = complaint(mma(32), whole, 1);
+    assert!(absent.contains("compute capability"), "{absent}");
 }

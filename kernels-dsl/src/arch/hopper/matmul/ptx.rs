@@ -6,7 +6,7 @@
 use cubecl::prelude::*;
 
 use super::HopperMatmulShape;
-use crate::arch::hopper::ptx::val;
+use crate::arch::hopper::ptx::{val, wgmma};
 
 /// Box at (x, row) -> shared memory, completing on `bar` [9.7.9.25.5.2]. SAFETY: `dst` is 1024-byte
 /// aligned, `map` the address of a tensor map in parameter space.
@@ -49,14 +49,9 @@ fn issue_text(shape: HopperMatmulShape, accumulate: bool) -> String {
     let registers: Vec<String> = (0..shape.sum_registers())
         .map(|i| format!("sum_group{i}"))
         .collect();
-    format!(
-        "wgmma.fence.sync.aligned;\nwgmma.mma_async.sync.aligned.m64n{}k16.f32.{ty}.{ty} {{{}}}, \
-         {{%0, %1, %2, %3}}, %4, {}, 1, 1, 0;",
-        shape.rows,
-        registers.join(", "),
-        u32::from(accumulate),
-        ty = shape.ty
-    )
+    let operands = [registers.join(", "), "{%0, %1, %2, %3}".into(), "%4".into()];
+    let product = wgmma(shape.rows, shape.ty, operands, accumulate, ", 0");
+    format!("wgmma.fence.sync.aligned;\n{product}")
 }
 
 /// sum_group (+)= a x [9.7.15]: 64 columns of W by `rows` rows of x, 16 deep. SAFETY: executed by

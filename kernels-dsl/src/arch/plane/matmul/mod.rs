@@ -14,5 +14,5 @@ pub use shape::*;
 pub use tier::*;
 
 pub(in crate::arch) use kernel::address_of;
-pub(in crate::arch) use ptx::{fence_device, load_word, store_word};
+pub(in crate::arch) use ptx::{fence_device, ldmatrix, load_word, mma, store_word};
 pub(in crate::arch) use tier::{column_zeros, lane_words};

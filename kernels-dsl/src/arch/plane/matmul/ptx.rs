@@ -3,6 +3,7 @@
 use cubecl::prelude::*;
 
 use crate::arch::hopper::ptx::val;
+use crate::arch::plane::ptx::{self as plane, list};
 
 /// Starts copying the first `bytes` of a chunk, zeros for the rest [9.7.9.25.3]. SAFETY: both
 /// addresses are multiples of 16; the bytes lie inside a buffer.
@@ -26,37 +27,55 @@ pub(super) fn copy_steps(to: u32, from: u64, bytes: u32, #[comptime] steps: Vec<
     gpu_asm!("{{ // {a} {b} {c}\n{text}}}", a = in(_) val::<u32>(to), b = in(_) val::<u64>(from), c = in(_) val::<u32>(bytes), text = const text);
 }
 
-/// d = a b + c, m16n8k16 [9.7.14.5.14]. SAFETY: executed by the whole plane in convergence.
+/// d = a b + c, m16n8 by `k` terms [9.7.14.5.14]; of a and b it takes as many registers as `k` of `ty`
+/// fill. SAFETY: executed by the whole plane in convergence.
 #[cube]
-pub(super) fn mma(
+pub(in crate::arch) fn mma(
     a: Vector<u32, Const<4>>,
     b0: u32,
     b1: u32,
     c: Vector<f32, Const<4>>,
+    #[comptime] k: u32,
     #[comptime] ty: &'static str,
 ) -> Vector<f32, Const<4>> {
     let d: Vector<f32, Const<4>>;
-    gpu_asm!("mma.sync.aligned.m16n8k16.row.col.f32.{t}.{t}.f32 {{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, {{%10, %11, %12, %13}}; // {d} {a} {b0} {b1} {c}",
+    let text = comptime!(mma_text(k, ty));
+    gpu_asm!("{text} // {d} {a} {b0} {b1} {c}",
         d = out(_) d, a = in(_) val::<Vector<u32, Const<4>>>(a), b0 = in(_) val::<u32>(b0), b1 = in(_) val::<u32>(b1),
-        c = in(_) val::<Vector<f32, Const<4>>>(c), t = const ty, options(pure, nomem));
+        c = in(_) val::<Vector<f32, Const<4>>>(c), text = const text, options(pure, nomem));
     d
 }
 
-/// Four 8 x 8 matrices: two chunks of rows 0-7, then of rows 8-15 [9.7.14.5.15]. SAFETY: `from` is a
-/// multiple of 16 in shared memory filled before the cube's last barrier; the plane converges.
+fn mma_text(k: u32, ty: &str) -> String {
+    // Halves of an operand's 4 and 2 registers: each spans 128 bits of a row.
+    let halves = match (k, ty) {
+        (8, "f16" | "bf16") => 1,
+        _ => 2,
+    };
+    let (d, a) = (list("%", 0, 4), list("%", 4, 2 * halves));
+    let (b, c) = (list("%", 8, halves), list("%", 10, 4));
+    plane::mma(k, ty, &d, &a, &b, &c).trim_end().to_owned()
+}
+
+/// `count` 8 x 8 matrices of 16-bit elements, 1, 2 or 4, at the addresses of lanes 0 to 8 `count` - 1; registers beyond
+/// them are 0 [9.7.14.5.15]. SAFETY: `from` is a multiple of 16 in shared memory filled before the cube's last
+/// barrier; the plane converges.
 #[cube]
-pub(super) fn ldmatrix4(from: u32) -> Vector<u32, Const<4>> {
+pub(in crate::arch) fn ldmatrix(
+    from: u32,
+    #[comptime] count: u32,
+    #[comptime] transposed: bool,
+) -> Vector<u32, Const<4>> {
     let o: Vector<u32, Const<4>>;
-    gpu_asm!("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {{%0, %1, %2, %3}}, [{a}]; // {o}", o = out(_) o, a = in(_) val::<u32>(from));
+    let text = comptime!(ldmatrix_text(count, transposed));
+    gpu_asm!("{text} // {o} {a}", o = out(_) o, a = in(_) val::<u32>(from), text = const text);
     o
 }
 
-/// Two 8 x 8 matrices: two chunks of rows 0-7, at the addresses of lanes 0-15.
-#[cube]
-pub(super) fn ldmatrix2(from: u32) -> Vector<u32, Const<2>> {
-    let o: Vector<u32, Const<2>>;
-    gpu_asm!("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {{%0, %1}}, [{a}]; // {o}", o = out(_) o, a = in(_) val::<u32>(from));
-    o
+fn ldmatrix_text(count: u32, transposed: bool) -> String {
+    let trans = if transposed { ".trans" } else { "" };
+    let unused: String = (count..4).map(|i| format!("mov.b32 %{i}, 0;\n")).collect();
+    unused + plane::ldmatrix(count, trans, &list("%", 0, count), "[%4]").trim_end()
 }
 
 /// A word of shared memory.

@@ -177,13 +177,13 @@ impl<'a> MatmulTier for PlaneMatmulTier<'a> {
         // Two chunks further is a flip of address bits: steps never leave a line.
         let x_at = (ctx.stage(j) + ctx.x_at) ^ comptime!(32 * step as u32);
         if comptime!(row_tiles == 1) {
-            let b = ptx::ldmatrix2(x_at);
+            let b = ptx::ldmatrix(x_at, 2u32, false);
             let (b0, b1) = (b.extract(0usize), b.extract(1usize));
             multiply_strips(weights, sums, b0, b1, 0usize, accumulate, shape);
         } else {
             #[unroll]
             for pair in 0..comptime!(row_tiles / 2) {
-                let b = ptx::ldmatrix4(x_at + comptime!(pair as u32 * 16 * 128));
+                let b = ptx::ldmatrix(x_at + comptime!(pair as u32 * 16 * 128), 4u32, false);
                 #[unroll]
                 for half in 0..2usize {
                     let b0 = b.extract(comptime!(2 * half));
@@ -302,6 +302,6 @@ fn multiply_strips(
         } else {
             Vector::<f32, Const<4>>::zeroed()
         };
-        sums[i] = ptx::mma(weights[s], b0, b1, before, comptime!(shape.ty));
+        sums[i] = ptx::mma(weights[s], b0, b1, before, 16u32, comptime!(shape.ty));
     }
 }
