@@ -228,10 +228,8 @@ impl Solver<'_> {
         };
         for block in self.blocks() {
             if self.fits() && self.options.group_fit == GroupFit::BlockStart {
-                let starts = block.clone().filter(|channel| channel % group == 0);
-                starts
-                    .map(|start| self.fit(w, start, &mut solved))
-                    .collect::<Result<(), _>>()?;
+                let mut starts = block.clone().filter(|channel| channel % group == 0);
+                starts.try_for_each(|start| self.fit(w, start, &mut solved))?;
             }
             self.round_runs(w, &self.runs(&block), &mut solved)?;
             self.learn(w, &block, &(block.end..k), width);
@@ -252,7 +250,7 @@ impl Solver<'_> {
             [] => Ok(()),
             [run] => self.round_run(w, run, solved),
             [first, .., last] => {
-                let group_starts = |&at: &usize| runs[at].start % self.shape.group == 0;
+                let group_starts = |&at: &usize| runs[at].start.is_multiple_of(self.shape.group);
                 let cuts: Vec<usize> = (1..runs.len()).filter(group_starts).collect();
                 let middle = cuts.get(cuts.len() / 2).copied();
                 let middle = middle.unwrap_or(runs.len() / 2);
@@ -273,7 +271,7 @@ impl Solver<'_> {
     ) -> Result<(), QuantizeError> {
         let QuantShape { k, group, .. } = self.shape;
         let exact = self.options.group_fit == GroupFit::Exact;
-        if self.fits() && exact && run.start % group == 0 {
+        if self.fits() && exact && run.start.is_multiple_of(group) {
             self.fit(w, run.start, solved)?;
         }
         let group_of = |i: usize| match self.fixed {
