@@ -93,6 +93,9 @@ fn described(model: &Model) -> Result<QuantConfig, QuantizeError> {
         Source::Quantized(source) if source.config().packing == Packing::Nvfp4 => {
             return Err(refuse("of nvfp4"));
         }
+        Source::Quantized(source) if source.config().packing == Packing::Tiles => {
+            return Err(refuse("of small floats"));
+        }
         Source::Quantized(source) => return Ok(source.config().clone()),
         Source::Gguf(gguf) => gguf,
     };
