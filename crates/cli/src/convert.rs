@@ -10,18 +10,20 @@ use serde::Serialize;
 use crate::failure::{Failure, Result};
 use crate::output;
 
-/// Writes a quantized checkpoint in another format, codes, scales and zero points bit for bit; or
-/// any model, GGUF files too, as plain f32.
+/// Writes a quantized checkpoint, or a GGUF file of Q4_0 or Q8_0, in another format, codes, scales
+/// and zero points bit for bit; or any model as plain f32.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   flashcube convert OUT OUT2 --format compressed-tensors
+  flashcube convert model-q4_0.gguf OUT --format gptq
   flashcube convert model.gguf FLOATS --format f32 --json
 
 What a format cannot hold is refused: act-order outside gptq, other widths than 4 bits in awq and
-marlin, zero points in marlin, divisors of inputs outside flashcube.")]
+marlin, zero points in marlin, divisors of inputs outside flashcube; groups of 32, which GGUF has, in marlin.
+Q4_1 becomes f32 only: its minimum is no integer zero point.")]
 pub(crate) struct ConvertArgs {
-    /// Folder of the quantized model, or for f32 any model
+    /// Folder or GGUF file of the quantized model, or for f32 any model
     #[arg(value_name = "IN")]
     input: PathBuf,
     /// Folder of the new one

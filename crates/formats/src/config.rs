@@ -32,6 +32,9 @@ pub enum Packing {
     Int(Format),
     /// compressed-tensors `nvfp4-pack-quantized`.
     Nvfp4,
+    /// [`QuantizedLinear`](crate::QuantizedLinear)'s own tensors, of small floats: only with
+    /// [`QuantMethod::Flashcube`], `checkpoint_format` is `tiles`.
+    Tiles,
 }
 
 /// The quantization of a checkpoint.
@@ -90,6 +93,19 @@ impl QuantConfig {
             QuantMethod::Gptq => Self::gptq(json),
             QuantMethod::Awq => Self::awq(json),
             QuantMethod::CompressedTensors => Self::compressed_tensors(json),
+            QuantMethod::Flashcube
+                if json.get("checkpoint_format").and_then(Value::as_str) == Some("tiles") =>
+            {
+                Ok(Self {
+                    method,
+                    bits: bits(json, "bits")?,
+                    group_size: group(json, "group_size")?,
+                    desc_act: false,
+                    sym: flag(json, "sym")?,
+                    packing: Packing::Tiles,
+                    ignore: names(json, "modules_to_not_convert")?,
+                })
+            }
             QuantMethod::Flashcube => Ok(Self {
                 method,
                 packing: Packing::Int(Format::GptqV2),

@@ -24,6 +24,7 @@ impl QuantConfig {
     fn gptq_json(&self) -> Value {
         let (format, marlin) = match self.packing {
             Packing::Int(Format::GptqV2) => ("gptq_v2", false),
+            Packing::Tiles => ("tiles", false),
             Packing::Int(Format::Marlin) => ("marlin", true),
             _ => ("gptq", false),
         };

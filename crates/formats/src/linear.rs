@@ -64,8 +64,8 @@ impl PackedLinear {
             return Err(FormatError::unsupported(
                 "PackedLinear",
                 "packing",
-                "nvfp4",
-                "load it as Nvfp4Linear",
+                "small floats",
+                "integers: load NVFP4 as Nvfp4Linear, tiles as QuantizedLinear",
             ));
         };
         let names = names(format);

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use flashcube_formats::{FormatError, Gguf, GgufValue};
+use flashcube_formats::{FormatError, Gguf, GgufTensor, GgufValue, IntWeights};
 
 use crate::weights::{Weights, check_shape};
 use crate::{LlamaConfig, ModelError};
@@ -64,6 +64,51 @@ impl GgufModel {
         &self.gguf
     }
 
+    fn stored(&self, name: &str) -> Result<GgufTensor<'_>, ModelError> {
+        let own = self
+            .names
+            .get(name)
+            .ok_or_else(|| FormatError::MissingTensor {
+                tensor: name.to_owned(),
+                path: self.gguf.path().to_owned(),
+            })?;
+        Ok(self.gguf.tensor(own)?)
+    }
+
+    /// The heads whose rows the file keeps in another order than checkpoints do.
+    fn rotated_heads(&self, name: &str) -> Option<usize> {
+        let config = &self.config;
+        match name {
+            _ if name.contains("self_attn.q_proj") => Some(config.num_attention_heads),
+            _ if name.contains("self_attn.k_proj") => Some(config.num_key_value_heads),
+            _ => None,
+        }
+    }
+
+    /// The linear `prefix` in codes and scales as the file has them: exact.
+    ///
+    /// # Errors
+    /// [`ModelError::Format`] for a tensor that is missing, of floats, or of Q4_1, whose minimum is
+    /// no integer zero point.
+    pub fn int_weights(&self, prefix: &str) -> Result<IntWeights, ModelError> {
+        let name = format!("{prefix}.weight");
+        let mut weights = self.stored(&name)?.blocks()?.to_int_weights()?;
+        if let Some(heads) = self.rotated_heads(&name) {
+            let n = weights.shape.n;
+            let rows = unpaired_rows(heads, self.config.head_dim);
+            let order: Vec<usize> = rows.collect();
+            check_shape(&name, &[n], &[order.len()])?;
+            fn sorted<T: Copy>(values: &[T], order: &[usize]) -> Vec<T> {
+                let rows = values.chunks_exact(order.len().max(1));
+                rows.flat_map(|row| order.iter().map(|&at| row[at]))
+                    .collect()
+            }
+            weights.codes = sorted(&weights.codes, &order);
+            weights.scales = sorted(&weights.scales, &order);
+        }
+        Ok(weights)
+    }
+
     /// A metadata value that is a list of texts.
     pub(crate) fn texts(&self, key: &'static str) -> Result<Vec<&str>, ModelError> {
         fn text(value: &GgufValue) -> Option<&str> {
@@ -100,23 +145,13 @@ fn checkpoint_name(name: &str) -> Option<String> {
 
 impl Weights for GgufModel {
     fn tensor(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, ModelError> {
-        let own = self
-            .names
-            .get(name)
-            .ok_or_else(|| FormatError::MissingTensor {
-                tensor: name.to_owned(),
-                path: self.gguf.path().to_owned(),
-            })?;
-        let tensor = self.gguf.tensor(own)?;
+        let tensor = self.stored(name)?;
         check_shape(name, tensor.shape, shape)?;
         let values = tensor.to_f32()?;
-        let config = &self.config;
-        let heads = match name {
-            _ if name.contains("self_attn.q_proj") => config.num_attention_heads,
-            _ if name.contains("self_attn.k_proj") => config.num_key_value_heads,
-            _ => return Ok(values),
-        };
-        Ok(unpaired(&values, heads, config.head_dim))
+        match self.rotated_heads(name) {
+            Some(heads) => Ok(unpaired(&values, heads, self.config.head_dim)),
+            None => Ok(values),
+        }
     }
 
     fn shape(&self, name: &str) -> Option<Vec<usize>> {
@@ -133,11 +168,15 @@ impl Weights for GgufModel {
 /// head apart: [heads, d/2, 2, k] -> [heads, 2, d/2, k].
 fn unpaired(values: &[f32], heads: usize, d: usize) -> Vec<f32> {
     let k = values.len().checked_div(heads * d).unwrap_or(0);
-    let row = |head: usize, part: usize, i: usize| (head * d + 2 * i + part) * k;
-    let rows = (0..heads)
-        .flat_map(|head| (0..2).flat_map(move |part| (0..d / 2).map(move |i| (head, part, i))));
-    rows.map(|(head, part, i)| row(head, part, i))
-        .flat_map(|start| &values[start..start + k])
+    unpaired_rows(heads, d)
+        .flat_map(|row| &values[row * k..(row + 1) * k])
         .copied()
         .collect()
+}
+
+/// Where the file keeps the rows of a checkpoint.
+fn unpaired_rows(heads: usize, d: usize) -> impl Iterator<Item = usize> {
+    (0..heads).flat_map(move |head| {
+        (0..2).flat_map(move |part| (0..d / 2).map(move |i| head * d + 2 * i + part))
+    })
 }

@@ -51,7 +51,7 @@ pub struct QuantizedCheckpoint {
 }
 
 /// A tensor that stands for a packed linear: every packing has one of them.
-const MARKERS: [&str; 3] = [".qweight", ".weight_packed", ".B"];
+const MARKERS: [&str; 4] = [".qweight", ".weight_packed", ".B", ".tiles"];
 
 impl QuantizedCheckpoint {
     /// A checkpoint and what its config says.
@@ -86,13 +86,14 @@ impl QuantizedCheckpoint {
         PackedLinear::load(&self.checkpoint, prefix, &self.config)
     }
 
-    /// One quantized linear, of integers or NVFP4, in the order in which kernels read it.
+    /// One quantized linear, of integers or small floats, in the order in which kernels read it.
     ///
     /// # Errors
     /// Those of [`PackedLinear::load`], [`Nvfp4Linear::load`] and [`QuantizedLinear::new`].
     pub fn tiled(&self, prefix: &str) -> Result<QuantizedLinear, FormatError> {
         match self.config.packing {
             Packing::Int(_) => QuantizedLinear::from_packed(&self.packed(prefix)?),
+            Packing::Tiles => QuantizedLinear::load(&self.checkpoint, prefix),
             Packing::Nvfp4 => {
                 let weights = Nvfp4Linear::load(&self.checkpoint, prefix)?.unpack()?;
                 QuantizedLinear::from_floats(&FloatWeights::nvfp4(&weights)?)
@@ -112,6 +113,11 @@ impl QuantizedCheckpoint {
             Packing::Nvfp4 => {
                 let linear = Nvfp4Linear::load(&self.checkpoint, prefix)?;
                 (linear.k, linear.n, linear.unpack()?.dequantize())
+            }
+            Packing::Tiles => {
+                let linear = QuantizedLinear::load(&self.checkpoint, prefix)?;
+                let weights = linear.unpack_floats()?;
+                (weights.shape.k, weights.shape.n, weights.dequantize())
             }
             Packing::Int(_) => {
                 let packed = self.packed(prefix)?;

@@ -2,7 +2,7 @@
 //! value; ties are named with each.
 
 pub use flashcube_formats::NF4;
-use flashcube_formats::Nvfp4Weights;
+use flashcube_formats::{FloatWeights, FormatError, Nvfp4Weights};
 use flashcube_reference::quant::blocks::{MxElement, MxRow, Nvfp4Row, nvfp4_encode_factor};
 pub use flashcube_reference::quant::e8m0::ScaleRule;
 pub use flashcube_reference::quant::float::Round;
@@ -59,6 +59,25 @@ fn nearest(x: f32) -> u8 {
 }
 
 impl Nf4Weights {
+    /// The form that checkpoints and kernels take: scales become f16 over a power of two, off by at
+    /// most 2^-11 of themselves.
+    ///
+    /// # Errors
+    /// [`FormatError::Unsupported`] where blocks do not end with outputs: the block must divide k.
+    pub fn to_floats(&self) -> Result<FloatWeights, FormatError> {
+        if !self.k.is_multiple_of(self.block) {
+            return Err(FormatError::Unsupported {
+                format: "nf4".to_owned(),
+                what: "k",
+                value: self.k.to_string(),
+                limit: "a multiple of the group",
+            });
+        }
+        let codes = transposed(&self.codes, self.n, self.k);
+        let absmax = transposed(&self.absmax, self.n, self.k / self.block);
+        FloatWeights::nf4(self.k, self.n, codes, self.block, &absmax)
+    }
+
     /// W [k, n].
     pub fn dequantize(&self) -> Vec<f32> {
         let value =
@@ -88,6 +107,20 @@ pub fn round_mxfp4(weight: Weight<'_>, rule: ScaleRule) -> Mxfp4Weights {
 }
 
 impl Mxfp4Weights {
+    /// The form that checkpoints and kernels take, exact.
+    ///
+    /// # Errors
+    /// Those of [`FloatWeights::mxfp4`].
+    pub fn to_floats(&self) -> Result<FloatWeights, FormatError> {
+        let n = self.outputs.len();
+        let join = |part: fn(&MxRow) -> &[u8]| -> Vec<u8> {
+            self.outputs.iter().flat_map(part).copied().collect()
+        };
+        let codes = transposed(&join(|row| &row.codes), n, self.k);
+        let scales = transposed(&join(|row| &row.scales), n, self.k.div_ceil(32));
+        FloatWeights::mxfp4(self.k, n, codes, scales)
+    }
+
     /// W [k, n].
     ///
     /// # Errors

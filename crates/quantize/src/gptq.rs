@@ -20,15 +20,20 @@ use crate::grid::{Grid, GridOptions, Levels};
 use crate::hessian::Hessian;
 use crate::order::Order;
 use crate::rtn::{int_weights, round_to_nearest};
-use crate::tile::{self, Tile};
+use crate::serial;
 use crate::weight::Weight;
 
 /// Channels whose updates of the later ones are gathered into one matrix product.
 const BLOCK: usize = 128;
-/// Channels of a block that learn of each other's errors one by one, the rest of it at once.
+/// Channels that learn of each other's errors one by one; those of a block's other runs come as
+/// matrix products.
 const RUN: usize = 16;
-/// Least and most outputs that one task quantizes; they do not depend on each other.
-const OUTPUTS: [usize; 2] = [64, 384];
+/// Outputs that one task quantizes, since they do not depend on each other: as many as the matrix
+/// kernels take at once, and few enough for the weights of some thousand channels to stay in the
+/// second cache.
+pub(crate) const OUTPUTS: usize = 96;
+/// Bytes that a register of any CPU is aligned to.
+const ALIGNMENT: usize = 64;
 
 /// Which weights a group's grid is fitted to, where groups are fitted on the way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize)]
@@ -174,25 +179,25 @@ struct Solved {
 impl Solver<'_> {
     fn solve(&self, weight: Weight<'_>) -> Result<IntWeights, QuantizeError> {
         let QuantShape { k, n, groups, .. } = self.shape;
-        let [least, most] = OUTPUTS;
-        let outputs = n.div_ceil(rayon::current_num_threads()).clamp(least, most);
-        let parts: Vec<Solved> = (0..n.div_ceil(outputs))
+        let parts: Vec<Solved> = (0..n.div_ceil(OUTPUTS))
             .into_par_iter()
-            .map(|part| {
-                let first = part * outputs;
-                let columns = first..(first + outputs).min(n);
-                let mut own = Vec::with_capacity(k * columns.len());
-                for &channel in &self.order.channels {
-                    own.extend_from_slice(&weight.row(channel)[columns.clone()]);
+            .map_init(Vec::new, |memory, part| {
+                let columns = part * OUTPUTS..((part + 1) * OUTPUTS).min(n);
+                memory.resize(k * columns.len() + ALIGNMENT, 0.0f32);
+                let aligned = memory.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT);
+                let w = &mut memory[aligned..][..k * columns.len()];
+                let rows = w.chunks_exact_mut(columns.len());
+                for (row, &channel) in rows.zip(&self.order.channels) {
+                    row.copy_from_slice(&weight.row(channel)[columns.clone()]);
                 }
-                self.solve_outputs(own, columns)
+                self.solve_outputs(w, columns)
             })
             .collect::<Result<_, _>>()?;
         let mut codes = vec![0u8; k * n];
         let mut grids = vec![Grid::empty(0, self.shape.bits); groups];
         for (part, solved) in parts.iter().enumerate() {
             for (position, own) in solved.codes.chunks_exact(solved.width).enumerate() {
-                let start = self.order.channels[position] * n + part * outputs;
+                let start = self.order.channels[position] * n + part * OUTPUTS;
                 codes[start..start + solved.width].copy_from_slice(own);
             }
             for (grid, own) in grids.iter_mut().zip(&solved.grids) {
@@ -211,92 +216,107 @@ impl Solver<'_> {
         int_weights(self.shape, codes, &grids, g_idx)
     }
 
-    /// `w` [k, width]: the outputs `columns`, channels in the order of rounding.
-    fn solve_outputs(
-        &self,
-        mut w: Vec<f32>,
-        columns: Range<usize>,
-    ) -> Result<Solved, QuantizeError> {
-        let (k, width) = (self.shape.k, columns.len());
+    /// `w` [k, width]: the outputs `columns`, channels in the order of rounding. Rows become the
+    /// errors e_i.
+    fn solve_outputs(&self, w: &mut [f32], columns: Range<usize>) -> Result<Solved, QuantizeError> {
+        let QuantShape { k, group, .. } = self.shape;
+        let width = columns.len();
         let mut solved = Solved {
             width,
             codes: vec![0; k * width],
             grids: self.own_grids(columns),
         };
         for block in self.blocks() {
-            for first in (0..width).step_by(tile::OUTPUTS) {
-                let columns = first..(first + tile::OUTPUTS).min(width);
-                self.round_tile(&mut w, &block, columns, &mut solved)?;
+            if self.fits() && self.options.group_fit == GroupFit::BlockStart {
+                let mut starts = block.clone().filter(|channel| channel % group == 0);
+                starts.try_for_each(|start| self.fit(w, start, &mut solved))?;
             }
-            self.propagate(&mut w, &block, width);
+            self.round_runs(w, &self.runs(&block), &mut solved)?;
+            self.learn(w, &block, &(block.end..k), width);
         }
         Ok(solved)
     }
 
-    /// Rounds the outputs `columns` of a block's channels; their rows of `w` become the errors.
-    fn round_tile(
+    /// Rounds the channels of `runs`. Later ones learn of all that earlier ones got wrong before
+    /// they are looked at: cut in two where a group starts, if one does, so that a group's channels
+    /// know alike when it is fitted.
+    fn round_runs(
         &self,
         w: &mut [f32],
-        block: &Range<usize>,
-        columns: Range<usize>,
+        runs: &[Range<usize>],
         solved: &mut Solved,
     ) -> Result<(), QuantizeError> {
-        let (k, width, group) = (self.shape.k, solved.width, self.shape.group);
-        let rows = block.start * width..block.end * width;
-        let mut tile = Tile::load(&w[rows.clone()], width, columns.clone());
-        for run in self.runs(block) {
-            if self.fixed.is_none() && run.start % group == 0 {
-                let channels = run.start..(run.start + group).min(k);
-                // A block's rows of `w` stay as they were at its start until the tile is put back.
-                let inside = self.options.group_fit == GroupFit::Exact && run.start > block.start;
-                let grid = if inside {
-                    let rows = &tile.rows[run.start - block.start..];
-                    self.fit(&channels, rows.iter().map(|row| &row[..columns.len()]))?
-                } else {
-                    let rows = w[run.start * width..].chunks_exact(width);
-                    self.fit(&channels, rows.map(|row| &row[columns.clone()]))?
-                };
-                solved.grids[run.start / group].set_columns(columns.start, &grid);
+        match runs {
+            [] => Ok(()),
+            [run] => self.round_run(w, run, solved),
+            [first, .., last] => {
+                let group_starts = |&at: &usize| runs[at].start.is_multiple_of(self.shape.group);
+                let cuts: Vec<usize> = (1..runs.len()).filter(group_starts).collect();
+                let middle = cuts.get(cuts.len() / 2).copied();
+                let middle = middle.unwrap_or(runs.len() / 2);
+                let (earlier, later) = runs.split_at(middle);
+                let cut = later[0].start;
+                self.round_runs(w, earlier, solved)?;
+                self.learn(w, &(first.start..cut), &(cut..last.end), solved.width);
+                self.round_runs(w, later, solved)
             }
-            let levels: Vec<Levels<'_>> = run
-                .clone()
-                .map(|i| match self.fixed {
-                    Some(_) => self.order.channels[i],
-                    None => i,
-                })
-                .map(|channel| solved.grids[channel / group].levels(columns.clone()))
-                .collect();
-            let within = run.start - block.start..run.end - block.start;
-            let upper = &self.upper[block.start * k + block.start..];
-            tile.round(within, &levels, upper, k);
         }
-        tile.store(
-            &mut w[rows.clone()],
-            &mut solved.codes[rows],
+    }
+
+    fn round_run(
+        &self,
+        w: &mut [f32],
+        run: &Range<usize>,
+        solved: &mut Solved,
+    ) -> Result<(), QuantizeError> {
+        let QuantShape { k, group, .. } = self.shape;
+        let exact = self.options.group_fit == GroupFit::Exact;
+        if self.fits() && exact && run.start.is_multiple_of(group) {
+            self.fit(w, run.start, solved)?;
+        }
+        let group_of = |i: usize| match self.fixed {
+            Some(_) => self.order.channels[i] / group,
+            None => i / group,
+        };
+        let Solved {
             width,
-            columns,
-        );
+            codes,
+            grids,
+        } = solved;
+        let levels: Vec<Levels<'_>> = run
+            .clone()
+            .map(|i| grids[group_of(i)].levels(0..*width))
+            .collect();
+        let rows = run.start * *width..run.end * *width;
+        let upper = &self.upper[run.start * k + run.start..];
+        serial::round(&mut w[rows.clone()], &mut codes[rows], &levels, upper, k);
         Ok(())
     }
 
-    /// The channels after a block learn of its errors: w_later -= U[block, later]^T w_block.
-    fn propagate(&self, w: &mut [f32], block: &Range<usize>, width: usize) {
-        let k = self.shape.k;
-        let later = k - block.end;
-        if later == 0 {
+    /// The channels `later` learn of the errors of the channels `done`, which lie before them:
+    /// w_later -= U[done, later]^T e_done.
+    fn learn(&self, w: &mut [f32], done: &Range<usize>, later: &Range<usize>, width: usize) {
+        if later.is_empty() {
             return;
         }
+        let k = self.shape.k;
         let upper = MatRef::from_row_major_slice(self.upper, k, k);
-        let coefficients = upper.submatrix(block.start, block.end, block.len(), later);
-        let (done, rows) = w.split_at_mut(block.end * width);
+        let coefficients = upper.submatrix(done.start, later.start, done.len(), later.len());
+        let (errors, rows) = w[..later.end * width].split_at_mut(later.start * width);
+        let errors = &errors[done.start * width..done.end * width];
         matmul(
-            MatMut::from_row_major_slice_mut(rows, later, width),
+            MatMut::from_row_major_slice_mut(rows, later.len(), width),
             Accum::Add,
             coefficients.transpose(),
-            MatRef::from_row_major_slice(&done[block.start * width..], block.len(), width),
+            MatRef::from_row_major_slice(errors, done.len(), width),
             -1.0,
             Par::Seq,
         );
+    }
+
+    /// Whether grids are fitted on the way.
+    fn fits(&self) -> bool {
+        self.fixed.is_none()
     }
 
     /// The grids of these outputs: the part of the fixed ones, or room for those fitted on the way.
@@ -313,7 +333,7 @@ impl Solver<'_> {
     /// Ranges of channels whose errors the channels after them learn of at once.
     fn blocks(&self) -> Vec<Range<usize>> {
         let QuantShape { k, group, .. } = self.shape;
-        let exact = self.options.group_fit == GroupFit::Exact && self.fixed.is_none();
+        let exact = self.options.group_fit == GroupFit::Exact && self.fits();
         ranges(0..k, |start| match exact {
             false => BLOCK,
             // As many whole groups as fit, or a part of one group.
@@ -328,16 +348,14 @@ impl Solver<'_> {
         ranges(block.clone(), |start| RUN.min(group - start % group))
     }
 
-    /// The grid of the group of `channels`, of which `rows` begin with the weights.
-    fn fit<'w>(
-        &self,
-        channels: &Range<usize>,
-        rows: impl Iterator<Item = &'w [f32]> + Clone,
-    ) -> Result<Grid, QuantizeError> {
-        let rows = rows.take(channels.len());
-        let width = rows.clone().next().map_or(0, <[f32]>::len);
-        let importance = &self.importance[channels.clone()];
-        Grid::fit(rows, importance, width, &self.options.grid)
+    /// Fits the grid of the group that starts at `start` to the weights as they stand.
+    fn fit(&self, w: &[f32], start: usize, solved: &mut Solved) -> Result<(), QuantizeError> {
+        let QuantShape { k, group, .. } = self.shape;
+        let (channels, width) = (start..(start + group).min(k), solved.width);
+        let rows = w[start * width..channels.end * width].chunks_exact(width);
+        let importance = &self.importance[channels];
+        solved.grids[start / group] = Grid::fit(rows, importance, width, &self.options.grid)?;
+        Ok(())
     }
 }
 

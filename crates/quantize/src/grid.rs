@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use flashcube_formats::QuantShape;
 use half::f16;
+use half::slice::HalfFloatSliceExt;
 
 use crate::error::QuantizeError;
 
@@ -119,10 +120,7 @@ impl Grid {
         let mut best = Self::empty(n, options.bits);
         let mut best_error = vec![f32::INFINITY; n];
         for part in ClipSearch::parts(options.clip) {
-            let mut candidate = Self::empty(n, options.bits);
-            for (column, (&low, &high)) in low.iter().zip(&high).enumerate() {
-                candidate.set(column, low * part, high * part, options.symmetric)?;
-            }
+            let candidate = Self::of_ranges(&low, &high, part, options)?;
             if options.clip.is_none() {
                 return Ok(candidate);
             }
@@ -150,37 +148,46 @@ impl Grid {
         }
     }
 
-    /// Sets one output's grid from its range, which holds low <= high.
-    pub(crate) fn set(
-        &mut self,
-        column: usize,
-        low: f32,
-        high: f32,
-        symmetric: bool,
-    ) -> Result<(), QuantizeError> {
-        let (low, high) = if low == 0.0 && high == 0.0 {
-            (-1.0, 1.0)
-        } else {
-            (low, high)
+    /// The grids of the ranges `part` * low..high, which hold low <= high; all `[n]`.
+    fn of_ranges(
+        low: &[f32],
+        high: &[f32],
+        part: f32,
+        options: &GridOptions,
+    ) -> Result<Self, QuantizeError> {
+        let mut grid = Self::empty(low.len(), options.bits);
+        let max_code = grid.max_code;
+        let range = |low: f32, high: f32| match low == 0.0 && high == 0.0 {
+            true => (-1.0, 1.0),
+            false => (low * part, high * part),
         };
-        // Halves first: a range of the whole of f32 must not overflow.
-        let wanted = 2.0 * (high / 2.0 - low / 2.0) / self.max_code;
-        let scale = f16::from_f32(wanted).max(f16::from_bits(1));
-        if !scale.is_finite() {
+        let pairs = || low.iter().zip(high).map(|(&low, &high)| range(low, high));
+        for (scale, (low, high)) in grid.scales.iter_mut().zip(pairs()) {
+            // Halves first: a range of the whole of f32 must not overflow.
+            *scale = 2.0 * (high / 2.0 - low / 2.0) / max_code;
+        }
+        // As slices: a conversion by itself would cost more than all else here.
+        let mut halves = vec![f16::ZERO; low.len()];
+        halves.convert_from_f32_slice(&grid.scales);
+        if let Some(column) = halves.iter().position(|scale| !scale.is_finite()) {
+            let (low, high) = range(low[column], high[column]);
             return Err(QuantizeError::ScaleOverflow {
                 tensor: "weight".to_owned(),
                 range: high - low,
-                scale: wanted,
+                scale: grid.scales[column],
             });
         }
-        let scale = scale.to_f32();
-        self.scales[column] = scale;
-        self.zeros[column] = if symmetric {
-            (self.max_code + 1.0) / 2.0
-        } else {
-            (-low / scale).round_ties_even().clamp(0.0, self.max_code)
-        };
-        Ok(())
+        for scale in &mut halves {
+            *scale = f16::from_bits(scale.to_bits().max(1));
+        }
+        halves.convert_to_f32_slice(&mut grid.scales);
+        for ((zero, scale), (low, _)) in grid.zeros.iter_mut().zip(&grid.scales).zip(pairs()) {
+            *zero = match options.symmetric {
+                true => (max_code + 1.0) / 2.0,
+                false => round((-low / scale).clamp(-1.0, max_code + 1.0)).clamp(0.0, max_code),
+            };
+        }
+        Ok(grid)
     }
 
     /// The part of the outputs `columns`.
@@ -190,13 +197,6 @@ impl Grid {
             zeros: self.zeros[columns].to_vec(),
             max_code: self.max_code,
         }
-    }
-
-    /// Puts another grid in place of the outputs from `first` on.
-    pub(crate) fn set_columns(&mut self, first: usize, part: &Self) {
-        let columns = first..first + part.scales.len();
-        self.scales[columns.clone()].copy_from_slice(&part.scales);
-        self.zeros[columns].copy_from_slice(&part.zeros);
     }
 
     /// What the outputs `columns` are rounded with.
@@ -272,12 +272,15 @@ fn ranges<'a>(
         _ => (0.0, 0.0),
     };
     let (mut low, mut high) = (vec![start.0; n], vec![start.1; n]);
-    for row in rows {
-        for ((low, high), &weight) in low.iter_mut().zip(&mut high).zip(row) {
-            *low = low.min(weight);
-            *high = high.max(weight);
+    // With the registers of this CPU.
+    pulp::Arch::new().dispatch(|| {
+        for row in rows {
+            for ((low, high), &weight) in low.iter_mut().zip(&mut high).zip(row) {
+                *low = low.min(weight);
+                *high = high.max(weight);
+            }
         }
-    }
+    });
     if options.symmetric {
         for (low, high) in low.iter_mut().zip(&mut high) {
             *high = high.max(-*low);

@@ -1,8 +1,10 @@
 //! What calibration leaves of a layer's inputs: their second moments.
 
+use std::ops::Range;
+
 use faer::linalg::matmul::matmul;
-use faer::linalg::matmul::triangular::{self, BlockStructure};
 use faer::{Accum, MatMut, MatRef, Par};
+use rayon::prelude::*;
 
 use crate::error::{QuantizeError, check_len};
 use crate::weight::Weight;
@@ -10,14 +12,17 @@ use crate::weight::Weight;
 /// Rows of one f32 product: long enough for the matrix kernels, short enough that f32 sums stay
 /// accurate; the products are summed in f64.
 const CHUNK: usize = 1024;
+/// Columns of X^T X that a task sums: few, so that little is computed beyond the diagonal.
+const COLUMNS: usize = 64;
 
 /// Sums over calibration inputs X [tokens, k], row by row or batch by batch.
 #[derive(Debug, Clone)]
 pub struct Calibration {
     k: usize,
     tokens: usize,
-    /// [k, k], the lower triangle of X^T X.
-    squares: Vec<f64>,
+    /// The columns of X^T X, [`COLUMNS`] at a time, down to the last one's diagonal: each
+    /// [columns before and in it, its columns].
+    squares: Vec<Vec<f64>>,
     /// `[k]`, sums of |x|.
     magnitudes: Vec<f64>,
     /// `[k]`, sums of x.
@@ -30,7 +35,13 @@ impl Calibration {
         Self {
             k,
             tokens: 0,
-            squares: vec![0.0; k * k],
+            squares: (0..k)
+                .step_by(COLUMNS)
+                .map(|first| {
+                    let end = (first + COLUMNS).min(k);
+                    vec![0.0; end * (end - first)]
+                })
+                .collect(),
             magnitudes: vec![0.0; k],
             sums: vec![0.0; k],
         }
@@ -45,42 +56,40 @@ impl Calibration {
         let tokens = x.len().checked_div(self.k).unwrap_or(0);
         check_len("activations", x.len(), &[tokens, self.k])?;
         crate::error::check_finite("activations", x)?;
-        let mut product = vec![0.0f32; self.k * self.k];
         for rows in x.chunks(CHUNK * self.k.max(1)) {
-            self.add_chunk(rows, &mut product);
+            self.add_chunk(rows);
         }
         self.tokens += tokens;
         Ok(())
     }
 
-    fn add_chunk(&mut self, x: &[f32], product: &mut [f32]) {
+    /// Every task sums some columns of X^T X, and the moments of their channels.
+    fn add_chunk(&mut self, x: &[f32]) {
         let k = self.k;
-        let x_mat = MatRef::from_row_major_slice(x, x.len() / k, k);
-        triangular::matmul(
-            MatMut::from_row_major_slice_mut(product, k, k),
-            BlockStructure::TriangularLower,
-            Accum::Replace,
-            x_mat.transpose(),
-            BlockStructure::Rectangular,
-            x_mat,
-            BlockStructure::Rectangular,
-            1.0,
-            Par::rayon(0),
+        let moments = self.magnitudes.par_chunks_mut(COLUMNS);
+        let moments = moments.zip(self.sums.par_chunks_mut(COLUMNS));
+        let parts = self.squares.par_iter_mut().zip(moments).enumerate();
+        // The longest first, so that no thread is left with one when the others are done.
+        parts.rev().for_each_init(
+            Vec::new,
+            |product, (part, (squares, (magnitudes, sums)))| {
+                let first = part * COLUMNS;
+                let columns = first..first + sums.len();
+                self::product(x, k, columns.clone(), product);
+                // With the registers of this CPU.
+                pulp::Arch::new().dispatch(|| {
+                    let pairs = squares.iter_mut().zip(&*product);
+                    pairs.for_each(|(sum, &part)| *sum += f64::from(part));
+                    for x in x.chunks_exact(k) {
+                        let totals = magnitudes.iter_mut().zip(&mut *sums);
+                        for ((magnitude, sum), &value) in totals.zip(&x[columns.clone()]) {
+                            *magnitude += f64::from(value.abs());
+                            *sum += f64::from(value);
+                        }
+                    }
+                });
+            },
         );
-        for row in 0..k {
-            let lower = row * k..row * k + row + 1;
-            let sums = &mut self.squares[lower.clone()];
-            for (sum, &part) in sums.iter_mut().zip(&product[lower]) {
-                *sum += f64::from(part);
-            }
-        }
-        for row in x.chunks_exact(k) {
-            let totals = self.magnitudes.iter_mut().zip(&mut self.sums);
-            for ((magnitude, sum), &value) in totals.zip(row) {
-                *magnitude += f64::from(value.abs());
-                *sum += f64::from(value);
-            }
-        }
     }
 
     /// Input channels.
@@ -98,9 +107,11 @@ impl Calibration {
         let k = self.k;
         let per_token = 1.0 / self.tokens.max(1) as f64;
         let mut matrix = vec![0.0; k * k];
-        for row in 0..k {
-            for column in 0..=row {
-                let value = self.squares[row * k + column] * per_token;
+        for column in 0..k {
+            let part = &self.squares[column / COLUMNS];
+            let width = part.len() / (column / COLUMNS * COLUMNS + COLUMNS).min(k);
+            for row in 0..=column {
+                let value = part[row * width + column % COLUMNS] * per_token;
                 matrix[row * k + column] = value;
                 matrix[column * k + row] = value;
             }
@@ -115,6 +126,20 @@ impl Calibration {
             matrix,
         }
     }
+}
+
+/// X^T X of `x` [tokens, k]: the columns `columns`, down to the last one's diagonal.
+fn product(x: &[f32], k: usize, columns: Range<usize>, product: &mut Vec<f32>) {
+    let x = MatRef::from_row_major_slice(x, x.len() / k, k);
+    product.resize(columns.end * columns.len(), 0.0);
+    matmul(
+        MatMut::from_row_major_slice_mut(product, columns.end, columns.len()),
+        Accum::Replace,
+        x.subcols(0, columns.end).transpose(),
+        x.subcols(columns.start, columns.len()),
+        1.0,
+        Par::Seq,
+    );
 }
 
 /// Second moments of a layer's inputs: H = X^T X / tokens. GPTQ's own has a factor of 2, which

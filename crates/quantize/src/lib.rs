@@ -29,7 +29,7 @@ mod hessian;
 pub mod model;
 mod order;
 mod rtn;
-mod tile;
+mod serial;
 mod weight;
 
 pub use awq::{

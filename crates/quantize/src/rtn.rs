@@ -2,6 +2,7 @@
 
 use flashcube_formats::IntWeights;
 use half::f16;
+use half::slice::HalfFloatSliceExt;
 use rayon::prelude::*;
 
 use crate::error::QuantizeError;
@@ -61,13 +62,11 @@ pub(crate) fn int_weights(
     grids: &[Grid],
     g_idx: Option<Vec<u32>>,
 ) -> Result<IntWeights, QuantizeError> {
-    let zeros = grids.iter().flat_map(|grid| &grid.zeros);
-    let scales = grids.iter().flat_map(|grid| &grid.scales);
-    Ok(IntWeights::new(
-        shape,
-        codes,
-        zeros.map(|&zero| zero as u8).collect(),
-        scales.map(|&scale| f16::from_f32(scale)).collect(),
-        g_idx,
-    )?)
+    let mut zeros = Vec::with_capacity(shape.groups * shape.n);
+    let mut scales = vec![f16::ZERO; shape.groups * shape.n];
+    for (grid, scales) in grids.iter().zip(scales.chunks_exact_mut(shape.n.max(1))) {
+        zeros.extend(grid.zeros.iter().map(|&zero| zero as u8));
+        scales.convert_from_f32_slice(&grid.scales);
+    }
+    Ok(IntWeights::new(shape, codes, zeros, scales, g_idx)?)
 }

@@ -38,7 +38,7 @@ impl<'a> Weight<'a> {
 }
 
 /// [rows, columns] -> [columns, rows]: what checkpoints store as [out, in] becomes W [k, n].
-pub fn transposed(values: &[f32], rows: usize, columns: usize) -> Vec<f32> {
+pub fn transposed<T: Copy>(values: &[T], rows: usize, columns: usize) -> Vec<T> {
     (0..columns)
         .flat_map(|column| (0..rows).map(move |row| values[row * columns + column]))
         .collect()

@@ -29,6 +29,7 @@ use crate::output;
 Examples:
   flashcube quantize --method gptq --bits 4 --group 64 --act-order --format gptq MODEL OUT
   flashcube quantize --method awq --bits 4 --group 64 --format awq model.gguf OUT
+  flashcube quantize --method mxfp4 MODEL OUT
   flashcube quantize --method rtn --bits 3 --group 64 --format gptq_v2 MODEL OUT --json
 
 MODEL is a folder (config.json, tokenizer.json, safetensors; bert and llama) or a GGUF file. An
@@ -91,7 +92,8 @@ pub(crate) struct QuantizeArgs {
     /// AWQ: what to do with scales that nothing can take in and the format cannot hold
     #[arg(long, value_enum, default_value = "refuse")]
     unfoldable: UnfoldableName,
-    /// Checkpoint format; gptq_v2 when absent, nvfp4 for that method
+    /// Checkpoint format; gptq_v2 when absent, nvfp4 for that method, flashcube for nf4 and mxfp4,
+    /// which no other format holds
     #[arg(long, value_parser = clap::builder::PossibleValuesParser::new(Target::NAMES))]
     format: Option<String>,
     /// Text to calibrate with; the wiki text of bootstrap when absent
@@ -128,7 +130,12 @@ enum MethodName {
     Gptq,
     Awq,
     Rtn,
+    /// Blocks of 16: E4M3 scales and elements to nearest, ties to even
     Nvfp4,
+    /// Blocks of --group: elements to nearest, halfway up
+    Nf4,
+    /// Blocks of 32: scales by OCP's floor rule, elements to nearest, ties to even, saturating
+    Mxfp4,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -215,11 +222,16 @@ impl QuantizeArgs {
             }),
             MethodName::Rtn => Method::Rtn(grid),
             MethodName::Nvfp4 => Method::Nvfp4,
+            MethodName::Nf4 => Method::Nf4(
+                group
+                    .ok_or_else(|| Failure::usage("--group -1 with nf4", "a number of channels"))?,
+            ),
+            MethodName::Mxfp4 => Method::Mxfp4,
         };
-        let default = if self.method == MethodName::Nvfp4 {
-            "nvfp4"
-        } else {
-            "gptq_v2"
+        let default = match self.method {
+            MethodName::Nvfp4 => "nvfp4",
+            MethodName::Nf4 | MethodName::Mxfp4 => "flashcube",
+            _ => "gptq_v2",
         };
         let name = self.format.as_deref().unwrap_or(default);
         let target = Target::parse(name, self.bits)

@@ -148,6 +148,7 @@ fn written_configs_read_back_the_same() {
             Packing::Int(Format::CompressedTensors),
         ),
         (QuantMethod::CompressedTensors, Packing::Nvfp4),
+        (QuantMethod::Flashcube, Packing::Tiles),
     ];
     for (method, packing) in packings {
         for group_size in [None, Some(64)] {

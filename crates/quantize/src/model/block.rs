@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use flashcube_formats::{IntWeights, Nvfp4Weights};
+use flashcube_formats::{FloatWeights, IntWeights, Nvfp4Weights};
 use flashcube_models::{
     Architecture, Attend, Block, ModelError, Overlay, Stage, TokenBatch, Weights,
 };
@@ -22,6 +22,7 @@ type Compare<'a> = dyn FnMut(&[f32], Option<&[f32]>) -> Result<(), QuantizeError
 pub(super) enum Quantized {
     Int(IntWeights),
     Nvfp4(Nvfp4Weights),
+    Float(FloatWeights),
 }
 
 impl Quantized {
@@ -29,6 +30,7 @@ impl Quantized {
         match self {
             Self::Int(weights) => weights.dequantize(),
             Self::Nvfp4(weights) => weights.dequantize(),
+            Self::Float(weights) => weights.dequantize(),
         }
     }
 }

@@ -1,41 +1,35 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
 use flashcube_formats::{
-    PackedLinear, Packing, QuantConfig, input_divisor, input_divisor_tensor, save,
+    Format, IntWeights, PackedLinear, Packing, QuantConfig, QuantMethod, input_divisor,
+    input_divisor_tensor, save,
 };
-use flashcube_models::{Model, QuantizedCheckpoint};
+use flashcube_models::{Model, Source};
 
 use super::assembly::{Assembly, float_tensor, unchanged};
 use super::options::Target;
 use crate::error::QuantizeError;
 
-/// Writes a quantized checkpoint in another format: codes, scales and zero points stay what they
-/// are, bit for bit. The bytes of the tensors written.
+/// Writes a quantized checkpoint, or a GGUF file of Q4_0 or Q8_0 blocks, in another format: codes,
+/// scales and zero points stay what they are, bit for bit. The bytes of the tensors written.
 ///
 /// # Errors
-/// [`QuantizeError::Unsupported`] for a model that is not quantized or an NVFP4 one,
-/// [`QuantizeError::CannotFold`] for divisors of inputs that the new format has no place for,
-/// [`QuantizeError::Format`] for what it cannot hold otherwise.
+/// [`QuantizeError::Unsupported`] for a model that is not quantized or an NVFP4 one, and for a GGUF
+/// file whose linears are not all of one type; [`QuantizeError::Model`] for GGUF types that are no
+/// integers with integer zero points (Q4_1, floats); [`QuantizeError::CannotFold`] for divisors of
+/// inputs that the new format has no place for; [`QuantizeError::Format`] for what it cannot hold
+/// otherwise.
 pub fn convert_model(
     model: &Model,
     out: &Path,
     target: Target,
     shard_bytes: usize,
 ) -> Result<u64, QuantizeError> {
-    let refuse = |value: &str| {
-        let limit = "integer-quantized checkpoints and formats";
-        QuantizeError::unsupported("conversion", value, limit)
-    };
-    let Some(source) = model.quantized() else {
-        return Err(refuse("of a model that is not quantized"));
-    };
     let Packing::Int(format) = target.packing else {
         return Err(refuse("to nvfp4"));
     };
-    if source.config().packing == Packing::Nvfp4 {
-        return Err(refuse("of nvfp4"));
-    }
+    let described = described(model)?;
     std::fs::create_dir_all(out).map_err(QuantizeError::io(out))?;
     let work = out.join("unfinished");
     std::fs::create_dir_all(&work).map_err(QuantizeError::io(&work))?;
@@ -43,28 +37,26 @@ pub fn convert_model(
     let mut parts = Vec::new();
     for block in 0..architecture.blocks() {
         let mut tensors = BTreeMap::new();
-        let prefix = architecture.prefix(block);
-        let names = source.linears();
-        for linear in names.iter().filter(|name| name.starts_with(&prefix)) {
-            let weights = source.packed(linear)?.unpack()?;
-            if let Some(divisor) = input_divisor(source.checkpoint(), linear, weights.shape.k)? {
+        let mut weights_of = HashSet::new();
+        for linear in linears(model, block) {
+            let (weights, divisor) = int_linear(model, &linear)?;
+            if let Some(divisor) = divisor {
                 if !target.holds_divisors() {
                     return Err(QuantizeError::CannotFold {
-                        linear: linear.clone(),
+                        linear,
                         format: target.name().to_owned(),
                     });
                 }
-                tensors.extend([input_divisor_tensor(linear, &divisor)?]);
+                tensors.extend([input_divisor_tensor(&linear, &divisor)?]);
             }
-            tensors.extend(PackedLinear::pack(&weights, format)?.tensors(linear)?);
+            tensors.extend(PackedLinear::pack(&weights, format)?.tensors(&linear)?);
+            weights_of.insert(format!("{linear}.weight"));
         }
-        for name in source
-            .checkpoint()
-            .names()
-            .filter(|name| name.starts_with(&prefix))
-        {
-            if !is_part_of_a_linear(source, name) {
-                tensors.insert(name.to_owned(), unchanged(model, name)?);
+        let prefix = architecture.prefix(block);
+        for name in model.weights().names() {
+            if name.starts_with(&prefix) && !weights_of.contains(&name) {
+                let tensor = unchanged(model, &name)?;
+                tensors.insert(name, tensor);
             }
         }
         let part = work.join(format!("block-{block:04}.safetensors"));
@@ -81,12 +73,82 @@ pub fn convert_model(
             method: target.method,
             packing: target.packing,
             ignore: ignored,
-            ..source.config().clone()
+            ..described
         })
     };
     let bytes = assembly.write(parts, &work.join("outer.safetensors"), config)?;
     std::fs::remove_dir_all(&work).map_err(QuantizeError::io(&work))?;
     Ok(bytes)
+}
+
+fn refuse(value: &str) -> QuantizeError {
+    let limit = "integer-quantized checkpoints and formats, GGUF files of Q4_0 or of Q8_0";
+    QuantizeError::unsupported("conversion", value, limit)
+}
+
+/// What the source says of its integers, or those of a GGUF file: all of one type.
+fn described(model: &Model) -> Result<QuantConfig, QuantizeError> {
+    let gguf = match &model.source {
+        Source::Floats(_) => return Err(refuse("of a model that is not quantized")),
+        Source::Quantized(source) if source.config().packing == Packing::Nvfp4 => {
+            return Err(refuse("of nvfp4"));
+        }
+        Source::Quantized(source) if source.config().packing == Packing::Tiles => {
+            return Err(refuse("of small floats"));
+        }
+        Source::Quantized(source) => return Ok(source.config().clone()),
+        Source::Gguf(gguf) => gguf,
+    };
+    let mut bits = None;
+    for linear in (0..model.architecture().blocks()).flat_map(|block| linears(model, block)) {
+        let shape = gguf.int_weights(&linear)?.shape;
+        if bits.is_some_and(|bits| bits != shape.bits) {
+            return Err(refuse("of linears in both Q4_0 and Q8_0"));
+        }
+        bits = Some(shape.bits);
+    }
+    Ok(QuantConfig {
+        method: QuantMethod::Gptq,
+        bits: bits.unwrap_or(4),
+        group_size: Some(32),
+        desc_act: false,
+        sym: Some(true),
+        packing: Packing::Int(Format::GptqV2),
+        ignore: Vec::new(),
+    })
+}
+
+/// The linears of a block that are integers in the source.
+fn linears(model: &Model, block: usize) -> Vec<String> {
+    let architecture = model.architecture();
+    match model.quantized() {
+        Some(source) => {
+            let prefix = architecture.prefix(block);
+            let names = source.linears().into_iter();
+            names.filter(|name| name.starts_with(&prefix)).collect()
+        }
+        None => {
+            let stages = architecture.stages(block);
+            let linears = stages.into_iter().flat_map(|stage| stage.linears);
+            linears.map(|linear| linear.name).collect()
+        }
+    }
+}
+
+/// A linear's integers, and the divisor of its input where it has one.
+fn int_linear(
+    model: &Model,
+    linear: &str,
+) -> Result<(IntWeights, Option<Vec<f32>>), QuantizeError> {
+    match &model.source {
+        Source::Floats(_) => Err(refuse("of a model that is not quantized")),
+        Source::Quantized(source) => {
+            let weights = source.packed(linear)?.unpack()?;
+            let divisor = input_divisor(source.checkpoint(), linear, weights.shape.k)?;
+            Ok((weights, divisor))
+        }
+        Source::Gguf(gguf) => Ok((gguf.int_weights(linear)?, None)),
+    }
 }
 
 /// Writes a model, whatever form it has, as plain f32 safetensors. The bytes of the tensors.
@@ -122,10 +184,4 @@ pub fn dequantize_model(
     let bytes = assembly.write(parts, &work.join("outer.safetensors"), |_| None)?;
     std::fs::remove_dir_all(&work).map_err(QuantizeError::io(&work))?;
     Ok(bytes)
-}
-
-/// Whether a tensor is one of those that a packed linear consists of; its bias is not.
-fn is_part_of_a_linear(source: &QuantizedCheckpoint, name: &str) -> bool {
-    let prefix = name.rsplit_once('.').map(|(prefix, _)| prefix);
-    prefix.is_some_and(|prefix| source.is_packed(prefix)) && !name.ends_with(".bias")
 }

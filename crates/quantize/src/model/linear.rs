@@ -9,7 +9,7 @@ use super::fold::weight_of;
 use super::moments::Moments;
 use super::options::Method;
 use super::report::{HeldOut, LinearReport};
-use crate::codebook::{Round, round_nvfp4};
+use crate::codebook::{Round, ScaleRule, round_mxfp4, round_nf4, round_nvfp4};
 use crate::drift::Drift;
 use crate::error::QuantizeError;
 use crate::gptq::quantize_gptq;
@@ -41,6 +41,8 @@ impl BlockRun<'_, '_, '_> {
                 Quantized::Int(layer.weights)
             }
             Method::Nvfp4 => Quantized::Nvfp4(round_nvfp4(aim, None, Round::NearestEven)?),
+            Method::Nf4(block) => Quantized::Float(round_nf4(aim, *block)?.to_floats()?),
+            Method::Mxfp4 => Quantized::Float(round_mxfp4(aim, ScaleRule::Floor).to_floats()?),
             Method::Rtn(grid) => Quantized::Int(round_to_nearest(aim, None, grid)?),
             Method::Awq(options) => Quantized::Int(round_to_nearest(aim, None, &options.grid)?),
         };

@@ -18,6 +18,10 @@ pub enum Method {
     Rtn(GridOptions),
     /// [`round_nvfp4`](crate::round_nvfp4), block scales to nearest even.
     Nvfp4,
+    /// [`round_nf4`](crate::round_nf4) in blocks of so many input channels.
+    Nf4(usize),
+    /// [`round_mxfp4`](crate::round_mxfp4), scales by [`ScaleRule::Floor`](crate::ScaleRule::Floor).
+    Mxfp4,
 }
 
 impl Method {
@@ -28,6 +32,8 @@ impl Method {
             Self::Awq(_) => "awq",
             Self::Rtn(_) => "rtn",
             Self::Nvfp4 => "nvfp4",
+            Self::Nf4(_) => "nf4",
+            Self::Mxfp4 => "mxfp4",
         }
     }
 
@@ -37,7 +43,7 @@ impl Method {
             Self::Gptq(options) => Some(options.grid),
             Self::Awq(options) => Some(options.grid),
             Self::Rtn(grid) => Some(*grid),
-            Self::Nvfp4 => None,
+            Self::Nvfp4 | Self::Nf4(_) | Self::Mxfp4 => None,
         }
     }
 }
@@ -103,7 +109,7 @@ impl Target {
     /// The name that [`Target::parse`] takes.
     pub fn name(&self) -> &'static str {
         match (self.method, self.packing) {
-            (QuantMethod::Flashcube, _) => "flashcube",
+            (QuantMethod::Flashcube, _) | (_, Packing::Tiles) => "flashcube",
             (_, Packing::Nvfp4) => "nvfp4",
             (_, Packing::Int(format)) => match format {
                 Format::GptqV1(_) => "gptq",
@@ -121,6 +127,17 @@ impl Target {
         self.method == QuantMethod::Flashcube
     }
 
+    /// Small floats have a packing of their own in our format.
+    fn suited(self, method: &Method) -> Self {
+        match self.method == QuantMethod::Flashcube && method.grid().is_none() {
+            true => Self {
+                packing: Packing::Tiles,
+                ..self
+            },
+            false => self,
+        }
+    }
+
     /// What the checkpoint says about itself.
     pub fn config(&self, method: &Method, ignore: Vec<String>) -> QuantConfig {
         let grid = method.grid();
@@ -128,7 +145,11 @@ impl Target {
         QuantConfig {
             method: self.method,
             bits: grid.map_or(4, |grid| grid.bits),
-            group_size: grid.map_or(Some(16), |grid| grid.group),
+            group_size: match method {
+                Method::Nf4(block) => Some(*block),
+                Method::Mxfp4 => Some(32),
+                _ => grid.map_or(Some(16), |grid| grid.group),
+            },
             desc_act: matches!(method, Method::Gptq(gptq) if moving(gptq)),
             sym: Some(grid.is_none_or(|grid| grid.symmetric)),
             packing: self.packing,
@@ -138,11 +159,15 @@ impl Target {
 
     /// Refuses what the format cannot hold, before any work is done.
     pub(super) fn check(&self, method: &Method) -> Result<(), QuantizeError> {
-        let float = matches!(method, Method::Nvfp4);
-        if float == (self.packing == Packing::Nvfp4) {
+        let fits = match self.packing {
+            Packing::Int(_) => method.grid().is_some(),
+            Packing::Nvfp4 => *method == Method::Nvfp4,
+            Packing::Tiles => method.grid().is_none(),
+        };
+        if fits {
             return Ok(());
         }
-        let limit = "nvfp4 goes with the method nvfp4 and with no other";
+        let limit = "nvfp4 goes with the method nvfp4 alone, nf4 and mxfp4 with flashcube";
         Err(QuantizeError::unsupported("format", self.name(), limit))
     }
 }
@@ -174,8 +199,8 @@ impl ModelOptions {
     /// True-sequential, biases as they are, files of at most 2 GB, scales that cannot be folded refused.
     pub fn new(method: Method, target: Target) -> Self {
         Self {
+            target: target.suited(&method),
             method,
-            target,
             true_sequential: true,
             bias_correction: false,
             follow_original: false,
@@ -187,11 +212,14 @@ impl ModelOptions {
     /// Refuses what does not go together, before any work is done.
     pub(super) fn check(&self) -> Result<(), QuantizeError> {
         self.target.check(&self.method)?;
+        if self.method == Method::Nf4(0) {
+            return Err(QuantizeError::unsupported("group", 0, "at least 1"));
+        }
         if let Method::Gptq(gptq) = &self.method {
             gptq.check()?;
         }
         if self.follow_original && matches!(self.method, Method::Awq(_)) {
-            let limit = "gptq, rtn or nvfp4";
+            let limit = "any other method";
             return Err(QuantizeError::unsupported(
                 "method that follows the original",
                 "awq",

@@ -3,14 +3,16 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::time::Instant;
 
-use flashcube_formats::{PackedLinear, Packing, input_divisor_tensor, save};
+use flashcube_formats::{
+    FloatWeights, PackedLinear, Packing, QuantizedLinear, input_divisor_tensor, save,
+};
 use flashcube_models::{Attend, Model, Overlay, Source, TokenBatch};
 use serde_json::{Value, json};
 
 use super::assembly::{Assembly, float_tensor, unchanged};
 use super::block::{BlockRun, Done, Inputs, Original, Quantized};
 use super::hidden::HiddenWriter;
-use super::options::ModelOptions;
+use super::options::{Method, ModelOptions};
 use super::report::{LinearReport, ModelReport};
 use super::work::WorkFolder;
 use crate::error::QuantizeError;
@@ -103,10 +105,23 @@ pub fn quantize_model(
 
 /// Refuses shapes that the format cannot hold before any work is done.
 fn check_layouts(model: &Model, options: &ModelOptions) -> Result<(), QuantizeError> {
+    let architecture = model.architecture();
+    if let Method::Nf4(group) = options.method {
+        let stages = (0..architecture.blocks()).flat_map(|block| architecture.stages(block));
+        let mut sizes = stages
+            .flat_map(|stage| stage.linears)
+            .map(|linear| linear.k);
+        return match sizes.find(|k| !k.is_multiple_of(group)) {
+            Some(k) => {
+                let limit = "a multiple of the group";
+                Err(QuantizeError::unsupported("k of an nf4 linear", k, limit))
+            }
+            None => Ok(()),
+        };
+    }
     let (Packing::Int(format), Some(grid)) = (options.target.packing, options.method.grid()) else {
         return Ok(());
     };
-    let architecture = model.architecture();
     for block in 0..architecture.blocks() {
         for linear in architecture
             .stages(block)
@@ -268,8 +283,14 @@ impl Run<'_> {
                 (Quantized::Int(weights), Packing::Int(format)) => {
                     PackedLinear::pack(weights, format)?.tensors(name)?
                 }
+                (Quantized::Nvfp4(weights), Packing::Tiles) => {
+                    QuantizedLinear::from_floats(&FloatWeights::nvfp4(weights)?)?.tensors(name)?
+                }
                 (Quantized::Nvfp4(weights), _) => weights.pack()?.tensors(name)?,
-                (Quantized::Int(_), Packing::Nvfp4) => Vec::new(), // refused by Target::check
+                (Quantized::Float(weights), _) => {
+                    QuantizedLinear::from_floats(weights)?.tensors(name)?
+                }
+                (Quantized::Int(weights), _) => QuantizedLinear::new(weights)?.tensors(name)?,
             });
             if let Some(divisor) = &linear.divisor {
                 tensors.extend([input_divisor_tensor(name, divisor)?]);

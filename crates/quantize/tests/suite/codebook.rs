@@ -71,3 +71,27 @@ fn nvfp4_takes_a_shared_factor_and_refuses_bad_ones() {
     let odd = Weight::new(&weight[..9], 3, 3).unwrap();
     assert!(round_nvfp4(odd, None, Round::NearestEven).is_err());
 }
+
+/// What checkpoints hold of NF4 and MXFP4 is what was rounded: MXFP4 to the bit, NF4 but for scales
+/// of 11 bits.
+#[test]
+fn small_floats_keep_their_values_in_checkpoints() {
+    let values = normal(96 * 5);
+    let weight = Weight::new(&values, 96, 5).unwrap();
+    let mxfp4 = round_mxfp4(weight, ScaleRule::Floor);
+    let floats = mxfp4.to_floats().unwrap();
+    assert_eq!(floats.dequantize(), mxfp4.dequantize().unwrap());
+    let nf4 = round_nf4(weight, 32).unwrap();
+    let floats = nf4.to_floats().unwrap().dequantize();
+    for (ours, exact) in floats.iter().zip(nf4.dequantize()) {
+        assert!(
+            (ours - exact).abs() <= exact.abs() / 2048.0,
+            "{ours} {exact}"
+        );
+    }
+    let refused = round_nf4(weight, 64).unwrap().to_floats().unwrap_err();
+    assert!(
+        refused.to_string().contains("multiple of the group"),
+        "{refused}"
+    );
+}

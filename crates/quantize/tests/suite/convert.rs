@@ -11,7 +11,7 @@ use crate::tiny;
 
 /// Converts from format to format, each checkpoint the next one's source, and compares every tensor
 /// with the first's.
-fn check_chain(folder: &Path, first: &Path, formats: &[&str]) {
+pub(crate) fn check_chain(folder: &Path, first: &Path, formats: &[&str]) {
     let original = Model::open(first).unwrap();
     let mut from = first.to_owned();
     for (step, format) in formats.iter().enumerate() {
@@ -35,7 +35,7 @@ fn check_chain(folder: &Path, first: &Path, formats: &[&str]) {
     }
 }
 
-fn refusal(model: &Model, folder: &Path, format: &str) -> String {
+pub(crate) fn refusal(model: &Model, folder: &Path, format: &str) -> String {
     let target = Target::parse(format, 4).unwrap();
     let out = folder.join("refused");
     let error = convert_model(model, &out, target, 1).unwrap_err();

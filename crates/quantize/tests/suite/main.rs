@@ -4,6 +4,7 @@ mod awq;
 mod codebook;
 mod convert;
 mod drift;
+mod gguf;
 mod gptq;
 mod layer;
 mod model;

@@ -91,6 +91,10 @@ fn every_method_and_format_reads_back_close_to_the_original() {
             0.02,
         ),
         (&llama, Method::Nvfp4, "nvfp4", 0.4),
+        (&llama, Method::Nvfp4, "flashcube", 0.4),
+        (&llama, Method::Nf4(16), "flashcube", 0.4),
+        (&llama, Method::Mxfp4, "flashcube", 0.5),
+        (&bert, Method::Mxfp4, "flashcube", 0.5),
         (&bert, gptq(8), "gptq_v2", 0.02),
         (&bert, awq(8), "flashcube", 0.02),
         (&bert, Method::Rtn(grid(4, false)), "gptq", 0.3),
@@ -312,6 +316,11 @@ fn what_cannot_work_is_refused_before_anything_is_written() {
     let mixed = ModelOptions::new(gptq(4), Target::parse("nvfp4", 4).unwrap());
     assert!(matches!(mixed.target.packing, Packing::Nvfp4));
     assert!(refused(&mixed).starts_with("format is nvfp4"));
+    let floats = refused(&options(Method::Mxfp4, "gptq_v2"));
+    assert!(floats.starts_with("format is gptq_v2"), "{floats}");
+    let uneven = refused(&options(Method::Nf4(48), "flashcube"));
+    assert!(uneven.starts_with("k of an nf4 linear is"), "{uneven}");
+    assert!(refused(&options(Method::Nf4(0), "flashcube")).starts_with("group is 0"));
     let wide = refused(&options(Method::Rtn(GridOptions::new(5, None)), "gptq_v2"));
     assert!(wide.contains("bits = 5"), "{wide}");
     let none = quantize_model(
