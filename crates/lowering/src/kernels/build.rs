@@ -174,6 +174,7 @@ fn operands_blackwell(
         forward_sizes(),
         logit_scalars(),
         table_offsets(),
+        (),
         blueprint,
         elem(blueprint.dtype),
     ))

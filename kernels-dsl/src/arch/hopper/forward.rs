@@ -10,7 +10,7 @@ use super::slots::{await_tile, read_tile};
 use super::source::{TileSource, draw_tile};
 use super::store::{store_part, store_rows};
 use super::{Binary, HopperShape, WgmmaFragment, WgmmaRegs, ptx};
-use crate::attention::{
+use crate::attention::{AsValues, 
     Finished, LogitInputs, LogitTensors, Roles, Segments, Stream, StreamTile, TableOffsets, Tier,
     TileCoords,
 };
@@ -264,6 +264,7 @@ impl<'a, NS: Size, NP: Size> Tier for Hopper<'a, NS, NP> {
     type Ctx = HopperCtx<'a>;
     type Exp = Binary;
     type Scores = WgmmaFragment<NS>;
+    type Encode = AsValues<WgmmaFragment<NS>>;
     type Probs = PackedProbs<NP>;
     type Acc = Bank;
     type ScoreProduct = WgmmaScores<'a, NS>;

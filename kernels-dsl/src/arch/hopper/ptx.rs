@@ -113,7 +113,7 @@ pub(in crate::arch) fn tma_load_packed(
 
 /// Orders generic writes to shared memory before later asynchronous reads of it [9.7.13.4].
 #[cube]
-pub(super) fn fence_async() {
+pub(in crate::arch) fn fence_async() {
     gpu_asm!("fence.proxy.async.shared::cta;");
 }
 

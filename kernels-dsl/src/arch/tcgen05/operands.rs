@@ -3,6 +3,7 @@
 use cubecl::prelude::*;
 
 use crate::arch::hopper::{descriptor_k_major, descriptor_mn_major};
+use crate::attention::{Encode, WeightFormat};
 use crate::tile::Fragment;
 
 /// A row of scores: thread t of a softmax warpgroup holds all columns of row t of its query stage, which is lane t of
@@ -11,6 +12,10 @@ use crate::tile::Fragment;
 pub struct ScoreLane {
     /// `[n]` f32.
     pub v: Array<f32>,
+    /// `[n / 8]`: E2M1 codes of the weights, the first in the lowest bits, where they are codes.
+    pub codes: Array<u32>,
+    /// A scale for each of their groups.
+    pub scales: Array<f32>,
     /// Row of the tile.
     pub row: u32,
     /// Columns.
@@ -54,6 +59,39 @@ impl Fragment for LaneFragment {
     }
 }
 
+/// Weights as codes and scales of [`ScoreLane`].
+pub struct LaneCodes;
+
+#[cube]
+impl Encode for LaneCodes {
+    type Scores = LaneFragment;
+
+    fn scale(
+        s: &mut ScoreLane,
+        #[comptime] _r: usize,
+        #[comptime] first: usize,
+        scale: f32,
+        #[comptime] format: WeightFormat,
+    ) {
+        s.scales[comptime!(first / format.group())] = scale;
+    }
+    fn weight(
+        s: &mut ScoreLane,
+        #[comptime] _r: usize,
+        #[comptime] c: usize,
+        code: u32,
+        _value: f32,
+        _scale: f32,
+    ) {
+        let word = comptime!(c / 8);
+        if comptime!(c.is_multiple_of(8)) {
+            s.codes[word] = code;
+        } else {
+            s.codes[word] |= code << comptime!(4 * (c as u32 % 8));
+        }
+    }
+}
+
 /// What tells tcgen05's shared-memory descriptors from wgmma's [PTX 9.7.17.4.1]: a constant in
 /// bits 46 to 48. The 128-byte swizzle, there in bits 61 to 63, has the same bit in both.
 const TCGEN05: u64 = 1 << 46;
@@ -64,14 +102,23 @@ pub(super) fn k_major(addr: u32) -> u64 {
     descriptor_k_major(addr) | TCGEN05
 }
 
-/// Descriptor of a K-major tile whose rows are `span` bytes, 64 or 128, with the swizzle of that span: groups of 8
+/// Descriptor of a K-major tile whose rows are `span` bytes, 32, 64 or 128, with the swizzle of that span: groups of 8
 /// rows follow one another.
 #[cube]
 pub(super) fn k_major_of_span(addr: u32, #[comptime] span: u32) -> u64 {
     let a = u64::cast_from((addr & 0x3FFFF) >> 4);
-    let swizzle = comptime!((if span == 64 { 4u64 } else { 2u64 }) << 61);
+    let swizzle = comptime!(swizzle_code(span) << 61);
     let stride = comptime!((8 * span as u64 / 16) << 32);
     a | comptime!(swizzle | stride | 1 << 16) | TCGEN05
+}
+
+/// How descriptors of tcgen05 name the swizzle of `span` bytes.
+fn swizzle_code(span: u32) -> u64 {
+    match span {
+        32 => 6,
+        64 => 4,
+        _ => 2,
+    }
 }
 
 /// Descriptor of scale factors of 128 rows, as tcgen05.cp reads 32 rows of 16 bytes: no swizzle, 128 bytes between
