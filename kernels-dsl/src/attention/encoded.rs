@@ -10,7 +10,7 @@ use core::marker::PhantomData;
 use cubecl::prelude::*;
 
 use super::{Exponential, LOWEST, RowState};
-use crate::quant::{ScaleRule, e2m1_value, one_if};
+use crate::quant::{ScaleRule, e2m1_value};
 use crate::tile::Fragment;
 
 /// What the weights of attention are when they multiply V, and the row sum is taken over.
@@ -95,29 +95,30 @@ impl WeightFormat {
     }
 }
 
-/// Where encoded weights go: codes and scales to products that multiply them, the values that they stand for to all others.
+/// Where weights in E2M1 go: codes and scales to products that multiply them, the values that they stand for to all others.
 #[cube]
 pub trait Encode: 'static + Send + Sync {
     /// View of a block of scores, which weights replace.
     type Scores: Fragment;
 
-    /// The scale of the group that starts at column `first` of row r; comes before its weights.
-    fn scale(
-        s: &mut <Self::Scores as Fragment>::Regs,
-        #[comptime] r: usize,
-        #[comptime] first: usize,
-        scale: f32,
-        #[comptime] format: WeightFormat,
-    );
-    /// Column c of row r weighs `value * scale`; `code` is the E2M1 code of `value`.
-    fn weight(
+    /// First bit of the code of column c.
+    fn shift(#[comptime] c: usize) -> comptime_type!(u32);
+    /// The code of column c of row r, at its [`shift`](Self::shift). Columns come in their order.
+    fn code(
         s: &mut <Self::Scores as Fragment>::Regs,
         #[comptime] r: usize,
         #[comptime] c: usize,
         code: u32,
-        value: f32,
-        scale: f32,
     );
+    /// The scale of columns [first, first + group) of row r, whose codes are there. Returns the sum of what these stand for.
+    fn scale(
+        s: &mut <Self::Scores as Fragment>::Regs,
+        #[comptime] r: usize,
+        #[comptime] first: usize,
+        #[comptime] group: usize,
+        scale: f32,
+        #[comptime] format: WeightFormat,
+    ) -> f32;
 }
 
 /// Weights as the values that they stand for.
@@ -127,23 +128,29 @@ pub struct AsValues<F>(PhantomData<F>);
 impl<F: Fragment> Encode for AsValues<F> {
     type Scores = F;
 
-    fn scale(
-        _s: &mut F::Regs,
-        #[comptime] _r: usize,
-        #[comptime] _first: usize,
-        _scale: f32,
-        #[comptime] _format: WeightFormat,
-    ) {
+    fn shift(#[comptime] _c: usize) -> comptime_type!(u32) {
+        0u32
     }
-    fn weight(
+    fn code(s: &mut F::Regs, #[comptime] r: usize, #[comptime] c: usize, code: u32) {
+        F::set(s, r, c, e2m1_value(code));
+    }
+    fn scale(
         s: &mut F::Regs,
         #[comptime] r: usize,
-        #[comptime] c: usize,
-        _code: u32,
-        value: f32,
+        #[comptime] first: usize,
+        #[comptime] group: usize,
         scale: f32,
-    ) {
-        F::set(s, r, c, value * scale);
+        #[comptime] _format: WeightFormat,
+    ) -> f32 {
+        let mut sum = 0.0f32;
+        #[unroll]
+        for i in 0..group {
+            let c = comptime!(first + i);
+            let value = F::get(&*s, r, c);
+            sum += value;
+            F::set(s, r, c, value * scale);
+        }
+        sum * scale
     }
 }
 
@@ -241,23 +248,21 @@ fn encode_group<E: Encode, X: Exponential>(
         let e = stored_exponent(top, format);
         (e, X::exp(e - max))
     };
-    E::scale(s, r, first, scale, format);
-    let mut sum = 0.0f32;
     #[unroll]
-    for c in 0..group {
-        let at = comptime!(first + c);
-        let x = E::Scores::get(&*s, r, at);
+    for i in 0..group {
+        let c = comptime!(first + i);
+        let shift = E::shift(c);
+        let x = E::Scores::get(&*s, r, c);
         let code = if comptime!(may_hide) {
             let hidden = x < LOWEST;
-            select(hidden, 0u32, code(select(hidden, zero, x) - zero, format))
+            let seen = select(hidden, zero, x) - zero;
+            select(hidden, 0u32, code(seen, shift, format))
         } else {
-            code(x - zero, format)
+            code(x - zero, shift, format)
         };
-        let value = e2m1_value(code);
-        sum += value;
-        E::weight(s, r, at, code, value, scale);
+        E::code(s, r, c, code);
     }
-    sum * scale
+    E::scale(s, r, first, group, scale, format)
 }
 
 /// Exponent that MXFP4 stores for a group whose largest logit is `top`.
@@ -274,9 +279,10 @@ fn stored_exponent(top: f32, #[comptime] format: WeightFormat) -> f32 {
     }
 }
 
-/// How many thresholds `x` passes, which is its E2M1 code: a bit at a time, since thresholds ascend. 0 for NaN.
+/// How many thresholds `x` passes, which is its E2M1 code, `shift` bits to the left: a bit at a time, since thresholds ascend.
+/// 0 for NaN.
 #[cube]
-fn code(x: f32, #[comptime] format: WeightFormat) -> u32 {
+fn code(x: f32, #[comptime] shift: u32, #[comptime] format: WeightFormat) -> u32 {
     let t = comptime!(format.thresholds());
     let upper = x >= comptime!(t[3]);
     let middle = x >= select(upper, comptime!(t[5]).runtime(), comptime!(t[1]).runtime());
@@ -291,5 +297,7 @@ fn code(x: f32, #[comptime] format: WeightFormat) -> u32 {
         comptime!(t[0]).runtime(),
     );
     let lowest = x >= select(upper, above, below);
-    select(upper, 4u32, 0u32) + select(middle, 2u32, 0u32) + one_if(lowest)
+    let upper = select(upper, comptime!(4u32 << shift).runtime(), 0u32);
+    let middle = select(middle, comptime!(2u32 << shift).runtime(), 0u32);
+    upper | middle | select(lowest, comptime!(1u32 << shift).runtime(), 0u32)
 }

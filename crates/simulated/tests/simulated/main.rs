@@ -6,6 +6,7 @@
 
 mod conformance;
 mod faults;
+mod operands;
 
 use std::process::ExitCode;
 
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
     let mut trials: Vec<Trial> = conformance::TESTS
         .iter()
         .chain(faults::TESTS)
+        .chain(operands::TESTS)
         .map(|&(name, body)| trial(name.to_owned(), false, Box::new(body)))
         .collect();
     trials.extend(conformance::blackwell().into_iter().map(|(name, always)| {

@@ -8,14 +8,9 @@ use cubecl::prelude::*;
 
 use super::operands::{k_major, k_major_of_span, scale_tile};
 use super::shape::SCALE_BYTES;
-use super::{
-    BlackwellCtx, BlackwellShape, SCALE_COLUMNS, STAGE_ROWS, ScoreLane, TensorAcc, ptx,
-};
-use crate::arch::hopper::ptx::{fence_async, val};
+use super::{BlackwellCtx, BlackwellShape, SCALE_COLUMNS, STAGE_ROWS, TensorAcc};
+use crate::arch::hopper::ptx::val;
 use crate::quant::OperandFormat;
-
-/// Four scale factors of 1, in E8M0.
-const ONES: u32 = 0x7F7F_7F7F;
 
 /// One instruction's place in its operands: a depth of 32 bytes.
 struct Step {
@@ -191,28 +186,6 @@ fn copy_text(tiles: u32) -> String {
     text
 }
 
-/// Four weights -> a word of E4M3 codes, the first in the lowest bits [9.7.9.22 cvt]. Exact: they are E4M3 values.
-#[cube]
-fn pack_e4m3(a: f32, b: f32, c: f32, d: f32) -> u32 {
-    let out: u32;
-    gpu_asm!("{{ .reg .b16 lo, hi; cvt.rn.satfinite.e4m3x2.f32 lo, {b}, {a}; cvt.rn.satfinite.e4m3x2.f32 hi, {d}, {c}; mov.b32 {o}, {{lo, hi}}; }}", o = out(_) out, a = in(_) val::<f32>(a), b = in(_) val::<f32>(b), c = in(_) val::<f32>(c), d = in(_) val::<f32>(d), options(pure, nomem));
-    out
-}
-
-/// The E4M3 value nearest to x, to f16 and back [9.7.9.22 cvt]: f16 holds them all. NaN stays NaN.
-#[cube]
-pub(super) fn round_e4m3(x: f32) -> f32 {
-    let out: f32;
-    gpu_asm!("{{ .reg .b16 code, lo, hi; .reg .b32 pair; cvt.rn.satfinite.e4m3x2.f32 code, {x}, {x}; cvt.rn.f16x2.e4m3x2 pair, code; mov.b32 {{lo, hi}}, pair; cvt.f32.f16 {o}, lo; }}", o = out(_) out, x = in(_) val::<f32>(x), options(pure, nomem));
-    out
-}
-
-/// A power of two as E8M0 code: the nearest one, should the exponential have missed it.
-#[cube]
-fn e8m0_of(x: f32) -> u32 {
-    (u32::reinterpret(x) + comptime!(1u32 << 22)) >> 23u32
-}
-
 /// Scale factors of the queries of a stage, once for all its blocks.
 #[cube]
 pub(super) fn place_query_scales(ctx: &BlackwellCtx<'_>) {
@@ -278,80 +251,4 @@ pub(super) fn issue_values(ctx: &BlackwellCtx<'_>, ring: u32, j: u32, acc: &Tens
         acc.filled,
         comptime!(value_text(shape)),
     );
-}
-
-/// A row of weights, which are E4M3 values, over the upper end of its scores, and their scale factors over the lower one.
-#[cube]
-pub(super) fn store_weights(ctx: &BlackwellCtx<'_>, weights: &Array<f32>) {
-    let row = ctx.lane_address();
-    let to = row + ctx.probs_column();
-    #[unroll]
-    for chunk in 0..comptime!(ctx.shape.block / 32) {
-        let mut words = Vector::<u32, Const<8>>::zeroed();
-        #[unroll]
-        for w in 0..8usize {
-            let c = comptime!(32 * chunk as usize + 4 * w);
-            let word = pack_e4m3(
-                weights[c],
-                weights[comptime!(c + 1)],
-                weights[comptime!(c + 2)],
-                weights[comptime!(c + 3)],
-            );
-            words.insert(w, word);
-        }
-        ptx::store_row::<Const<8>>(to + comptime!(8 * chunk), words, 8u32);
-    }
-    let mut ones = Vector::<u32, Const<4>>::zeroed();
-    #[unroll]
-    for w in 0..4usize {
-        ones.insert(w, comptime!(ONES).runtime());
-    }
-    ptx::store_row::<Const<4>>(row + ctx.scores_column(), ones, SCALE_COLUMNS);
-}
-
-/// A row of E2M1 codes over the upper end of its scores. Their scale factors go to shared memory, in tiles of 128 rows by 4
-/// groups [9.7.17.10.7], row r at byte 16 (r mod 32) + 4 (r / 32): tcgen05.cp reads them.
-#[cube]
-pub(super) fn store_codes(ctx: &BlackwellCtx<'_>, lane: &ScoreLane) {
-    let shape = comptime!(ctx.shape);
-    let n = comptime!(shape.block / 8);
-    let size!(N) = comptime!(n as usize);
-    let mut words = Vector::<u32, N>::zeroed();
-    #[unroll]
-    for w in 0..comptime!(n as usize) {
-        words.insert(w, lane.codes[w]);
-    }
-    ptx::store_row::<N>(ctx.lane_address() + ctx.probs_column(), words, n);
-    let row = UNIT_POS % STAGE_ROWS;
-    let to = ctx.weight_scales() + row % 32u32 * 16u32 + row / 32u32 * 4u32;
-    #[unroll]
-    for t in 0..comptime!(shape.weight_tiles()) {
-        let word = scale_word(lane, comptime!(4 * t as usize), shape);
-        ptx::store_shared(to + comptime!(t * SCALE_BYTES), word);
-    }
-    fence_async();
-}
-
-/// Scale factors of four groups from `first` on; groups past the block have none.
-#[cube]
-fn scale_word(
-    lane: &ScoreLane,
-    #[comptime] first: usize,
-    #[comptime] shape: BlackwellShape,
-) -> u32 {
-    if comptime!(shape.value_format().is_some_and(OperandFormat::nvfp4)) {
-        pack_e4m3(
-            lane.scales[first],
-            lane.scales[comptime!(first + 1)],
-            lane.scales[comptime!(first + 2)],
-            lane.scales[comptime!(first + 3)],
-        )
-    } else {
-        let mut word = 0u32;
-        #[unroll]
-        for g in 0..comptime!(4usize.min(value_groups(shape) as usize - first)) {
-            word |= e8m0_of(lane.scales[comptime!(first + g)]) << comptime!(8 * g as u32);
-        }
-        word
-    }
 }

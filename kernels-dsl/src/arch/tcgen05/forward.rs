@@ -5,12 +5,13 @@ use core::marker::PhantomData;
 use cubecl::prelude::*;
 
 use super::block_scaled;
+use super::codes::{LaneCodes, store_codes, store_values};
 use super::loads::{load_keys, load_queries, load_values};
 use super::operands::{k_major, mn_major};
 use super::shape::CHUNK;
 use super::store::store_rows;
 use super::{
-    BlackwellMaps, BlackwellShape, FactorsInShared, FinishedInShared, LaneCodes, LaneFragment,
+    BlackwellMaps, BlackwellShape, FactorsInShared, FinishedInShared, LaneFragment,
     ProbsInTensor, STAGE_ROWS, ScoreLane, ScoresInTensor, TensorProbs, ptx,
 };
 use crate::arch::hopper::ptx as shared;
@@ -312,7 +313,7 @@ impl<'a, X: Exponential> Tier for Blackwell<'a, X> {
         ScoreLane {
             v: Array::<f32>::new(comptime!(ctx.shape.block as usize)),
             codes: Array::<u32>::new(comptime!(ctx.shape.block as usize / 8)),
-            scales: Array::<f32>::new(comptime!(ctx.shape.block as usize / 16)),
+            scales: Array::<u32>::new(comptime!((ctx.shape.block as usize).div_ceil(64))),
             row: ctx.stage_row(ctx.stage),
             n: comptime!(ctx.shape.block),
         }
@@ -373,9 +374,9 @@ impl<'a, X: Exponential> Tier for Blackwell<'a, X> {
 
     fn encode(ctx: &mut BlackwellCtx<'a>, s: &mut ScoreLane, _p: &mut TensorProbs) {
         if comptime!(ctx.shape.weights_scaled()) {
-            block_scaled::store_codes(&*ctx, &*s);
+            store_codes(&*ctx, &*s);
         } else if comptime!(ctx.shape.features.operands.is_some()) {
-            block_scaled::store_weights(&*ctx, &s.v);
+            store_values(&*ctx, &s.v);
         } else {
             store_weights(&*ctx, &s.v);
         }

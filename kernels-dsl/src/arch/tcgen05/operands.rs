@@ -3,7 +3,6 @@
 use cubecl::prelude::*;
 
 use crate::arch::hopper::{descriptor_k_major, descriptor_mn_major};
-use crate::attention::{Encode, WeightFormat};
 use crate::tile::Fragment;
 
 /// A row of scores: thread t of a softmax warpgroup holds all columns of row t of its query stage, which is lane t of
@@ -14,8 +13,8 @@ pub struct ScoreLane {
     pub v: Array<f32>,
     /// `[n / 8]`: E2M1 codes of the weights, the first in the lowest bits, where they are codes.
     pub codes: Array<u32>,
-    /// A scale for each of their groups.
-    pub scales: Array<f32>,
+    /// Codes of the scales of their groups, four in a word.
+    pub scales: Array<u32>,
     /// Row of the tile.
     pub row: u32,
     /// Columns.
@@ -56,39 +55,6 @@ impl Fragment for LaneFragment {
     }
     fn reduce_sum(x: f32) -> f32 {
         x
-    }
-}
-
-/// Weights as codes and scales of [`ScoreLane`].
-pub struct LaneCodes;
-
-#[cube]
-impl Encode for LaneCodes {
-    type Scores = LaneFragment;
-
-    fn scale(
-        s: &mut ScoreLane,
-        #[comptime] _r: usize,
-        #[comptime] first: usize,
-        scale: f32,
-        #[comptime] format: WeightFormat,
-    ) {
-        s.scales[comptime!(first / format.group())] = scale;
-    }
-    fn weight(
-        s: &mut ScoreLane,
-        #[comptime] _r: usize,
-        #[comptime] c: usize,
-        code: u32,
-        _value: f32,
-        _scale: f32,
-    ) {
-        let word = comptime!(c / 8);
-        if comptime!(c.is_multiple_of(8)) {
-            s.codes[word] = code;
-        } else {
-            s.codes[word] |= code << comptime!(4 * (c as u32 % 8));
-        }
     }
 }
 
