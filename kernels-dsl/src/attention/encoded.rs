@@ -10,7 +10,7 @@ use core::marker::PhantomData;
 use cubecl::prelude::*;
 
 use super::{Exponential, LOWEST, RowState};
-use crate::quant::{ScaleRule, e2m1_value};
+use crate::quant::{ScaleRule, e2m1_value, one_if};
 use crate::tile::Fragment;
 
 /// What the weights of attention are when they multiply V, and the row sum is taken over.
@@ -80,7 +80,8 @@ impl WeightFormat {
         }
     }
 
-    fn thresholds(self) -> [f32; 7] {
+    /// What [`weight_code()`] compares with.
+    pub(crate) fn thresholds(self) -> [f32; 7] {
         match self {
             WeightFormat::Mxfp4(_) => MXFP4_THRESHOLDS,
             _ => NVFP4_THRESHOLDS,
@@ -101,17 +102,9 @@ pub trait Encode: 'static + Send + Sync {
     /// View of a block of scores, which weights replace.
     type Scores: Fragment;
 
-    /// First bit of the code of column c.
-    fn shift(#[comptime] c: usize) -> comptime_type!(u32);
-    /// The code of column c of row r, at its [`shift`](Self::shift). Columns come in their order.
-    fn code(
-        s: &mut <Self::Scores as Fragment>::Regs,
-        #[comptime] r: usize,
-        #[comptime] c: usize,
-        code: u32,
-    );
-    /// The scale of columns [first, first + group) of row r, whose codes are there. Returns the sum of what these stand for.
-    fn scale(
+    /// Columns [first, first + group) of row r, which hold what [`weight_code()`] takes, weigh the values of those codes times
+    /// `scale`. Returns the sum of these weights.
+    fn group(
         s: &mut <Self::Scores as Fragment>::Regs,
         #[comptime] r: usize,
         #[comptime] first: usize,
@@ -128,25 +121,19 @@ pub struct AsValues<F>(PhantomData<F>);
 impl<F: Fragment> Encode for AsValues<F> {
     type Scores = F;
 
-    fn shift(#[comptime] _c: usize) -> comptime_type!(u32) {
-        0u32
-    }
-    fn code(s: &mut F::Regs, #[comptime] r: usize, #[comptime] c: usize, code: u32) {
-        F::set(s, r, c, e2m1_value(code));
-    }
-    fn scale(
+    fn group(
         s: &mut F::Regs,
         #[comptime] r: usize,
         #[comptime] first: usize,
         #[comptime] group: usize,
         scale: f32,
-        #[comptime] _format: WeightFormat,
+        #[comptime] format: WeightFormat,
     ) -> f32 {
         let mut sum = 0.0f32;
         #[unroll]
         for i in 0..group {
             let c = comptime!(first + i);
-            let value = F::get(&*s, r, c);
+            let value = e2m1_value(weight_code(F::get(&*s, r, c), format));
             sum += value;
             F::set(s, r, c, value * scale);
         }
@@ -251,18 +238,15 @@ fn encode_group<E: Encode, X: Exponential>(
     #[unroll]
     for i in 0..group {
         let c = comptime!(first + i);
-        let shift = E::shift(c);
         let x = E::Scores::get(&*s, r, c);
-        let code = if comptime!(may_hide) {
-            let hidden = x < LOWEST;
-            let seen = select(hidden, zero, x) - zero;
-            select(hidden, 0u32, code(seen, shift, format))
+        let seen = if comptime!(may_hide) {
+            select(x < LOWEST, LOWEST, x - zero)
         } else {
-            code(x - zero, shift, format)
+            x - zero
         };
-        E::code(s, r, c, code);
+        E::Scores::set(s, r, c, seen);
     }
-    E::scale(s, r, first, group, scale, format)
+    E::group(s, r, first, group, scale, format)
 }
 
 /// Exponent that MXFP4 stores for a group whose largest logit is `top`.
@@ -279,25 +263,16 @@ fn stored_exponent(top: f32, #[comptime] format: WeightFormat) -> f32 {
     }
 }
 
-/// How many thresholds `x` passes, which is its E2M1 code, `shift` bits to the left: a bit at a time, since thresholds ascend.
-/// 0 for NaN.
+/// How many thresholds `x` passes, which is its E2M1 code: a bit at a time, since thresholds ascend. 0 for NaN.
+///
+/// x is a logit in base 2 less its group's largest one (NVFP4) or less the stored exponent (MXFP4).
 #[cube]
-fn code(x: f32, #[comptime] shift: u32, #[comptime] format: WeightFormat) -> u32 {
+pub fn weight_code(x: f32, #[comptime] format: WeightFormat) -> u32 {
     let t = comptime!(format.thresholds());
     let upper = x >= comptime!(t[3]);
     let middle = x >= select(upper, comptime!(t[5]).runtime(), comptime!(t[1]).runtime());
-    let above = select(
-        middle,
-        comptime!(t[6]).runtime(),
-        comptime!(t[4]).runtime(),
-    );
-    let below = select(
-        middle,
-        comptime!(t[2]).runtime(),
-        comptime!(t[0]).runtime(),
-    );
+    let above = select(middle, comptime!(t[6]).runtime(), comptime!(t[4]).runtime());
+    let below = select(middle, comptime!(t[2]).runtime(), comptime!(t[0]).runtime());
     let lowest = x >= select(upper, above, below);
-    let upper = select(upper, comptime!(4u32 << shift).runtime(), 0u32);
-    let middle = select(middle, comptime!(2u32 << shift).runtime(), 0u32);
-    upper | middle | select(lowest, comptime!(1u32 << shift).runtime(), 0u32)
+    select(upper, 4u32, 0u32) + select(middle, 2u32, 0u32) + one_if(lowest)
 }

@@ -248,10 +248,7 @@ fn on_blackwell(name: &str, formats: (OperandFormat, OperandFormat)) -> Vec<Entr
     entries.push(on("lengths", lengths.clone()));
     entries.push(on("lengths_hidden", lengths.clone()).values(Values::HiddenNan));
     entries.push(on("lengths_causal", causal(lengths)));
-    entries.push(on(
-        "odd",
-        Attend::plain(2, (6, 2), (193, 130), (64, 40)),
-    ));
+    entries.push(on("odd", Attend::plain(2, (6, 2), (193, 130), (64, 40))));
     let raise = |format, exponent| match format {
         OperandFormat::Nvfp4 { .. } => OperandFormat::Nvfp4 { exponent },
         other => other,

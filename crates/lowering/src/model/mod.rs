@@ -72,7 +72,8 @@ impl Prediction {
     /// For any schedule whose counts are known.
     pub fn new(work: &BlockWork, rates: &Rates) -> Prediction {
         let of_warp = |instructions: f64, rate: f64| WARP * instructions * SCHEDULERS / rate;
-        let products = (work.as_sixteen_bit / rates.mma_flop).max(work.smem_bytes / rates.smem_bytes);
+        let products =
+            (work.as_sixteen_bit / rates.mma_flop).max(work.smem_bytes / rates.smem_bytes);
         let exp2 = of_warp(work.exp2, rates.exp2);
         let vector = (work.issued * SCHEDULERS / rates.issue)
             .max(of_warp(work.alu, rates.alu))

@@ -63,7 +63,12 @@ impl BlockWork {
         let read = (rows + block) * scores.bytes(d) + d_v * values.bytes(block);
         let scales = scores.scales(d, block) + values.scales(block, d_v);
         // Those of weights in four bits.
-        let scales = scales + if values.bits == 4 { values.scales(block, rows) } else { 0 };
+        let scales = scales
+            + if values.bits == 4 {
+                values.scales(block, rows)
+            } else {
+                0
+            };
         let flop = |depth: usize| (2 * rows * block * depth) as f64;
         let mut work = BlockWork {
             streams,

@@ -151,6 +151,9 @@ fn block_scaled() {
     let wide = wide.products / wide.block as f64;
     let of = |name: &str| products(&format!("attend_operands_bf16_d128_qk_{name}_blackwell"));
     let [eight, half, four] = ["mxfp8_lengths", "nvfp4", "nvfp4_p_nvfp4"].map(of);
-    assert!(four < half && half < eight && eight < wide, "{four} {half} {eight} {wide}");
+    assert!(
+        four < half && half < eight && eight < wide,
+        "{four} {half} {eight} {wide}"
+    );
     of("mxfp4_p_mxfp4_causal".trim_end_matches("_causal"));
 }

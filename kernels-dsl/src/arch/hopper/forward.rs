@@ -10,9 +10,9 @@ use super::slots::{await_tile, read_tile};
 use super::source::{TileSource, draw_tile};
 use super::store::{store_part, store_rows};
 use super::{Binary, HopperShape, WgmmaFragment, WgmmaRegs, ptx};
-use crate::attention::{AsValues, 
-    Finished, LogitInputs, LogitTensors, Roles, Segments, Stream, StreamTile, TableOffsets, Tier,
-    TileCoords,
+use crate::attention::{
+    AsValues, Finished, LogitInputs, LogitTensors, Roles, Segments, Stream, StreamTile,
+    TableOffsets, Tier, TileCoords,
 };
 use crate::tile::{InPlace, Layout, Product, ProductMode};
 

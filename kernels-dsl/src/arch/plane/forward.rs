@@ -8,8 +8,8 @@ use super::copies::CopySource;
 use super::store::{store_part, store_rows};
 use super::{MmaFragment, MmaProbs, MmaRegs, PlaneShape, ptx};
 use crate::arch::hopper::{Bank, Binary, ptx as shared};
-use crate::attention::{AsValues, 
-    CodeScales, Finished, KeyPages, Roles, ScaledBy, Segments, Tier, TileCoords,
+use crate::attention::{
+    AsValues, CodeScales, Finished, KeyPages, Roles, ScaledBy, Segments, Tier, TileCoords,
 };
 use crate::tile::{Fragment, InPlace, Layout, Product, ProductMode};
 

@@ -41,6 +41,59 @@ fn e8m0_of(x: f32) -> u32 {
     (u32::reinterpret(x) + comptime!(1u32 << 22)) >> 23u32
 }
 
+/// 2^32: the difference of two numbers near a threshold times this is 0 or at least 1.
+const STEEP: f32 = 4_294_967_296.0;
+
+/// E2M1 codes of columns first to first + 7, as [`weight_code`](crate::attention::weight_code()) has them, the first in the lowest bits.
+///
+/// Comparisons, selections and logic run at half the rate of f32 arithmetic, and a code is but a sum of steps: each is
+/// a multiplication and addition that saturates to 0 or 1 (NaN to 0). Four codes are digits of an f32, exactly.
+#[cube]
+fn codes(x: &Array<f32>, #[comptime] first: usize, #[comptime] format: WeightFormat) -> u32 {
+    let out: u32;
+    let text = comptime!(codes_text(format));
+    gpu_asm!("{{ // {o} {a} {b} {c} {d} {e} {f} {g} {h}\n{text} }}", o = out(_) out, a = in(_) val::<f32>(x[first]), b = in(_) val::<f32>(x[comptime!(first + 1)]), c = in(_) val::<f32>(x[comptime!(first + 2)]), d = in(_) val::<f32>(x[comptime!(first + 3)]), e = in(_) val::<f32>(x[comptime!(first + 4)]), f = in(_) val::<f32>(x[comptime!(first + 5)]), g = in(_) val::<f32>(x[comptime!(first + 6)]), h = in(_) val::<f32>(x[comptime!(first + 7)]), text = const text);
+    out
+}
+
+/// Addend of a step at `threshold`: what passes is above the number below it.
+fn step_addend(threshold: f32) -> f32 {
+    -STEEP * threshold.next_down()
+}
+
+fn codes_text(format: WeightFormat) -> String {
+    let hex = |x: f32| format!("0f{:08X}", x.to_bits());
+    let steep = hex(STEEP);
+    let mut text = ".reg .f32 code, step, digits<2>;\n.reg .b32 halves<2>;\n".to_owned();
+    for i in 0..8 {
+        for (k, threshold) in format.thresholds().into_iter().enumerate() {
+            let (to, at) = (
+                if k == 0 { "code" } else { "step" },
+                hex(step_addend(threshold)),
+            );
+            text += &format!("fma.rn.sat.f32 {to}, %{}, {steep}, {at};\n", i + 1);
+            if k > 0 {
+                text += "add.f32 code, code, step;\n";
+            }
+        }
+        let (half, digit) = (i / 4, i % 4);
+        text += &match digit {
+            0 => format!("mov.f32 digits{half}, code;\n"),
+            _ => {
+                let place = hex((1 << (4 * digit)) as f32);
+                format!("fma.rn.f32 digits{half}, code, {place}, digits{half};\n")
+            }
+        };
+    }
+    for half in 0..2 {
+        // 2^23: an integer below it is then in the lowest bits.
+        text += &format!(
+            "add.f32 digits{half}, digits{half}, 0f4B000000;\nmov.b32 halves{half}, digits{half};\n"
+        );
+    }
+    text + "prmt.b32 %0, halves0, halves1, 0x5410;"
+}
+
 /// Weights as codes and scales of [`ScoreLane`].
 pub struct LaneCodes;
 
@@ -48,18 +101,7 @@ pub struct LaneCodes;
 impl Encode for LaneCodes {
     type Scores = LaneFragment;
 
-    fn shift(#[comptime] c: usize) -> comptime_type!(u32) {
-        4 * (c as u32 % 8)
-    }
-    fn code(s: &mut ScoreLane, #[comptime] _r: usize, #[comptime] c: usize, code: u32) {
-        let word = comptime!(c / 8);
-        if comptime!(c.is_multiple_of(8)) {
-            s.codes[word] = code;
-        } else {
-            s.codes[word] |= code;
-        }
-    }
-    fn scale(
+    fn group(
         s: &mut ScoreLane,
         #[comptime] _r: usize,
         #[comptime] first: usize,
@@ -82,7 +124,10 @@ impl Encode for LaneCodes {
         let mut pairs = 0u32;
         #[unroll]
         for w in 0..comptime!(group / 8) {
-            let halves = twice(s.codes[comptime!(first / 8 + w)]);
+            let word = comptime!(first / 8 + w);
+            let codes = codes(&s.v, comptime!(8 * word), format);
+            s.codes[word] = codes;
+            let halves = twice(codes);
             pairs += (halves & 0x0F0F_0F0Fu32) + ((halves >> 4u32) & 0x0F0F_0F0Fu32);
         }
         // Four bytes of at most 96: their sum fits 16 bits.
@@ -157,6 +202,29 @@ pub(super) fn store_codes(ctx: &BlackwellCtx<'_>, lane: &ScoreLane) {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+    use crate::quant::ScaleRule;
+
+    #[test]
+    fn steps_pass_their_thresholds_and_nothing_below() {
+        for format in [WeightFormat::Nvfp4, WeightFormat::Mxfp4(ScaleRule::Ceil)] {
+            for threshold in format.thresholds() {
+                let step = |x: f32| x.mul_add(STEEP, step_addend(threshold)).clamp(0.0, 1.0);
+                let (mut below, mut above) = (threshold, threshold);
+                for _ in 0..1000 {
+                    assert_eq!(step(above), 1.0, "{above}");
+                    below = below.next_down();
+                    assert_eq!(step(below), 0.0, "{below}");
+                    above = above.next_up();
+                }
+                for far in [f32::MIN, -100.0, -6.0] {
+                    assert_eq!(step(far), 0.0);
+                }
+                assert_eq!(step(3.0), 1.0);
+            }
+        }
+    }
+
     #[test]
     fn twice_an_e2m1_value_is_its_code_and_products_of_bits() {
         let values = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];

@@ -11,8 +11,8 @@ use super::operands::{k_major, mn_major};
 use super::shape::CHUNK;
 use super::store::store_rows;
 use super::{
-    BlackwellMaps, BlackwellShape, FactorsInShared, FinishedInShared, LaneFragment,
-    ProbsInTensor, STAGE_ROWS, ScoreLane, ScoresInTensor, TensorProbs, ptx,
+    BlackwellMaps, BlackwellShape, FactorsInShared, FinishedInShared, LaneFragment, ProbsInTensor,
+    STAGE_ROWS, ScoreLane, ScoresInTensor, TensorProbs, ptx,
 };
 use crate::arch::hopper::ptx as shared;
 use crate::attention::{Exponential, Finished, Roles, Segments, Tier, TileCoords};

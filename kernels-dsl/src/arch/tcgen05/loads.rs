@@ -150,7 +150,9 @@ fn zero_scales(smem: u32, j: u32, len: u32, full: u32, #[comptime] shape: Blackw
     #[unroll]
     for i in 0..comptime!(shape.value_tiles()) {
         let start = first + comptime!(i / shape.value_rows() * quad);
-        let kept = (len.max(start) - start).div_ceil(comptime!(quad / 4)).min(4u32);
+        let kept = (len.max(start) - start)
+            .div_ceil(comptime!(quad / 4))
+            .min(4u32);
         let mask = select(kept == 4u32, 0xFFFF_FFFFu32, (1u32 << (8u32 * kept)) - 1u32);
         let line = smem + comptime!(shape.v_codes() + i * SCALE_BYTES) + lane() * 16u32;
         mask_shared16(line, mask);

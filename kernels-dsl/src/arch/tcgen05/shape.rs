@@ -74,19 +74,16 @@ impl BlackwellShape {
     }
     /// What P and V are as block-scaled operands.
     pub(super) fn value_format(self) -> Option<OperandFormat> {
-        self.features
-            .operands
-            .map(|_| match self.features.weights {
-                WeightFormat::Wide | WeightFormat::E4m3 => {
-                    OperandFormat::Mxfp8(ScaleRule::default())
-                }
-                WeightFormat::Nvfp4 => OperandFormat::Nvfp4 { exponent: 0 },
-                WeightFormat::Mxfp4(rule) => OperandFormat::Mxfp4(rule),
-            })
+        self.features.operands.map(|_| match self.features.weights {
+            WeightFormat::Wide | WeightFormat::E4m3 => OperandFormat::Mxfp8(ScaleRule::default()),
+            WeightFormat::Nvfp4 => OperandFormat::Nvfp4 { exponent: 0 },
+            WeightFormat::Mxfp4(rule) => OperandFormat::Mxfp4(rule),
+        })
     }
     /// Bits of a weight.
     pub(super) fn weight_bits(self) -> u32 {
-        self.value_format().map_or(16, |format| format.bits() as u32)
+        self.value_format()
+            .map_or(16, |format| format.bits() as u32)
     }
     /// Bytes of a block's keys in a row of V.
     pub(super) fn value_span(self) -> u32 {

@@ -1,7 +1,7 @@
 //! The Blackwell tier: where it runs, with which tiles, and what falls to the plane tier.
 
-use flashcube::{OperandFormat, ScaleRule};
 use flashcube::attention::WeightFormat;
+use flashcube::{OperandFormat, ScaleRule};
 
 use super::*;
 

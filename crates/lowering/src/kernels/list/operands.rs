@@ -82,8 +82,20 @@ fn block_scaled(all: &mut Vec<ListedKernel>) {
         // P in four bits.
         ("nvfp4_p_nvfp4", nvfp4, WeightFormat::Nvfp4, 64, plain),
         ("nvfp4_p_nvfp4", nvfp4, WeightFormat::Nvfp4, 128, plain),
-        ("nvfp4_p_nvfp4_lengths", nvfp4, WeightFormat::Nvfp4, 128, lengths),
-        ("nvfp4_p_nvfp4_softcap", nvfp4, WeightFormat::Nvfp4, 128, softcap),
+        (
+            "nvfp4_p_nvfp4_lengths",
+            nvfp4,
+            WeightFormat::Nvfp4,
+            128,
+            lengths,
+        ),
+        (
+            "nvfp4_p_nvfp4_softcap",
+            nvfp4,
+            WeightFormat::Nvfp4,
+            128,
+            softcap,
+        ),
         ("nvfp4_p_nvfp4", nvfp4, WeightFormat::Nvfp4, 256, plain),
         ("mxfp4_p_mxfp4", mxfp4, two, 64, plain),
         ("mxfp4_p_mxfp4", mxfp4, two, 128, plain),
