@@ -5,6 +5,8 @@
 //! exponential for each group. Running maxima are integers here, so that factors between them are powers of
 //! two and a code does not depend on which of them was known.
 
+use core::marker::PhantomData;
+
 use cubecl::prelude::*;
 
 use super::{Exponential, LOWEST, RowState};
@@ -78,7 +80,8 @@ impl WeightFormat {
         }
     }
 
-    fn thresholds(self) -> [f32; 7] {
+    /// What [`weight_code()`] compares with.
+    pub(crate) fn thresholds(self) -> [f32; 7] {
         match self {
             WeightFormat::Mxfp4(_) => MXFP4_THRESHOLDS,
             _ => NVFP4_THRESHOLDS,
@@ -93,18 +96,64 @@ impl WeightFormat {
     }
 }
 
-/// Logits in base 2 -> encoded weights, in place and as the values that they stand for, and the row sums
-/// of this unit's part over just these.
+/// Where weights in E2M1 go: codes and scales to products that multiply them, the values that they stand for to all others.
 #[cube]
-pub fn encoded_weights<F: Fragment, X: Exponential>(
-    s: &mut F::Regs,
+pub trait Encode: 'static + Send + Sync {
+    /// View of a block of scores, which weights replace.
+    type Scores: Fragment;
+
+    /// Columns [first, first + group) of row r, which hold what [`weight_code()`] takes, weigh the values of those codes times
+    /// `scale`. Returns the sum of these weights.
+    fn group(
+        s: &mut <Self::Scores as Fragment>::Regs,
+        #[comptime] r: usize,
+        #[comptime] first: usize,
+        #[comptime] group: usize,
+        scale: f32,
+        #[comptime] format: WeightFormat,
+    ) -> f32;
+}
+
+/// Weights as the values that they stand for.
+pub struct AsValues<F>(PhantomData<F>);
+
+#[cube]
+impl<F: Fragment> Encode for AsValues<F> {
+    type Scores = F;
+
+    fn group(
+        s: &mut F::Regs,
+        #[comptime] r: usize,
+        #[comptime] first: usize,
+        #[comptime] group: usize,
+        scale: f32,
+        #[comptime] format: WeightFormat,
+    ) -> f32 {
+        let mut sum = 0.0f32;
+        #[unroll]
+        for i in 0..group {
+            let c = comptime!(first + i);
+            let value = e2m1_value(weight_code(F::get(&*s, r, c), format));
+            sum += value;
+            F::set(s, r, c, value * scale);
+        }
+        sum * scale
+    }
+}
+
+/// Logits in base 2 -> encoded weights, in place, and the row sums of this unit's part over just these. `may_hide` is set when
+/// a logit of the block can be -inf.
+#[cube]
+pub fn encoded_weights<E: Encode, X: Exponential>(
+    s: &mut <E::Scores as Fragment>::Regs,
     st: &mut RowState,
     factors: &Array<f32>,
     #[comptime] format: WeightFormat,
     #[comptime] block: u32,
+    #[comptime] may_hide: bool,
 ) {
-    let rows = F::rows(&*s);
-    let cols = F::cols(&*s);
+    let rows = E::Scores::rows(&*s);
+    let cols = E::Scores::cols(&*s);
     // Columns that a unit holds of a group: the units that share a row hold as many each.
     let group = comptime!(match format.group() {
         1 => cols,
@@ -119,9 +168,9 @@ pub fn encoded_weights<F: Fragment, X: Exponential>(
         for g in 0..comptime!(cols / group) {
             let first = comptime!(g * group);
             if comptime!(format == WeightFormat::E4m3) {
-                sum += encode_each::<F, X>(s, r, max);
+                sum += encode_each::<E::Scores, X>(s, r, max, may_hide);
             } else {
-                sum += encode_group::<F, X>(s, r, first, group, max, format);
+                sum += encode_group::<E, X>(s, r, first, group, max, format, may_hide);
             }
         }
         st.sum[r] = sum;
@@ -134,6 +183,7 @@ fn encode_each<F: Fragment, X: Exponential>(
     s: &mut F::Regs,
     #[comptime] r: usize,
     max: f32,
+    #[comptime] may_hide: bool,
 ) -> f32 {
     let cols = F::cols(&*s);
     let mut sum = 0.0f32;
@@ -141,8 +191,17 @@ fn encode_each<F: Fragment, X: Exponential>(
     for c in 0..cols {
         let x = F::get(&*s, r, c);
         let hidden = x < LOWEST;
-        let e = X::exp(select(hidden, max, x) - max + RAISED);
-        let p = select(hidden, 0.0f32, X::e4m3(e));
+        let seen = if comptime!(may_hide) {
+            select(hidden, max, x)
+        } else {
+            x
+        };
+        let e = X::e4m3(X::exp(seen - max + RAISED));
+        let p = if comptime!(may_hide) {
+            select(hidden, 0.0f32, e)
+        } else {
+            e
+        };
         sum += p;
         F::set(s, r, c, p);
     }
@@ -151,39 +210,43 @@ fn encode_each<F: Fragment, X: Exponential>(
 
 /// Columns [first, first + group) of row r in E2M1 with their scale; returns their sum.
 #[cube]
-fn encode_group<F: Fragment, X: Exponential>(
-    s: &mut F::Regs,
+fn encode_group<E: Encode, X: Exponential>(
+    s: &mut <E::Scores as Fragment>::Regs,
     #[comptime] r: usize,
     #[comptime] first: usize,
     #[comptime] group: usize,
     max: f32,
     #[comptime] format: WeightFormat,
+    #[comptime] may_hide: bool,
 ) -> f32 {
-    let mut top = F::get(&*s, r, first);
+    let mut top = E::Scores::get(&*s, r, first);
     #[unroll]
     for c in 1..group {
-        top = top.max(F::get(&*s, r, comptime!(first + c)));
+        top = top.max(E::Scores::get(&*s, r, comptime!(first + c)));
     }
-    top = F::reduce_max(top);
-    // A group without a visible key has any scale.
-    top = select(top < LOWEST, max, top);
+    top = E::Scores::reduce_max(top);
+    if comptime!(may_hide) {
+        // A group without a visible key has any scale.
+        top = select(top < LOWEST, max, top);
+    }
     let (zero, scale) = if comptime!(format == WeightFormat::Nvfp4) {
         (top, X::e4m3(X::exp(top - max + RAISED)))
     } else {
         let e = stored_exponent(top, format);
         (e, X::exp(e - max))
     };
-    let mut sum = 0.0f32;
     #[unroll]
-    for c in 0..group {
-        let x = F::get(&*s, r, comptime!(first + c));
-        let hidden = x < LOWEST;
-        let code = code(select(hidden, zero, x) - zero, format);
-        let p = select(hidden, 0.0f32, e2m1_value(code) * scale);
-        sum += p;
-        F::set(s, r, comptime!(first + c), p);
+    for i in 0..group {
+        let c = comptime!(first + i);
+        let x = E::Scores::get(&*s, r, c);
+        let seen = if comptime!(may_hide) {
+            select(x < LOWEST, LOWEST, x - zero)
+        } else {
+            x - zero
+        };
+        E::Scores::set(s, r, c, seen);
     }
-    sum
+    E::group(s, r, first, group, scale, format)
 }
 
 /// Exponent that MXFP4 stores for a group whose largest logit is `top`.
@@ -200,13 +263,16 @@ fn stored_exponent(top: f32, #[comptime] format: WeightFormat) -> f32 {
     }
 }
 
-/// How many thresholds `x` passes: its E2M1 code.
+/// How many thresholds `x` passes, which is its E2M1 code: a bit at a time, since thresholds ascend. 0 for NaN.
+///
+/// x is a logit in base 2 less its group's largest one (NVFP4) or less the stored exponent (MXFP4).
 #[cube]
-fn code(x: f32, #[comptime] format: WeightFormat) -> u32 {
-    let mut code = 0u32;
-    #[unroll]
-    for i in 0..7usize {
-        code += one_if(x >= comptime!(format.thresholds()[i]));
-    }
-    code
+pub fn weight_code(x: f32, #[comptime] format: WeightFormat) -> u32 {
+    let t = comptime!(format.thresholds());
+    let upper = x >= comptime!(t[3]);
+    let middle = x >= select(upper, comptime!(t[5]).runtime(), comptime!(t[1]).runtime());
+    let above = select(middle, comptime!(t[6]).runtime(), comptime!(t[4]).runtime());
+    let below = select(middle, comptime!(t[2]).runtime(), comptime!(t[0]).runtime());
+    let lowest = x >= select(upper, above, below);
+    select(upper, 4u32, 0u32) + select(middle, 2u32, 0u32) + one_if(lowest)
 }

@@ -71,12 +71,13 @@ pub(super) fn weigh<T: Tier>(
     #[comptime] plan: LoopPlan,
 ) {
     if comptime!(plan.features.weights.encoded()) {
-        encoded_weights::<T::Scores, T::Exp>(
+        encoded_weights::<T::Encode, T::Exp>(
             &mut carried.scores,
             &mut carried.state,
             &carried.factors,
             comptime!(plan.features.weights),
             comptime!(plan.block),
+            comptime!(may_hide(masked, plan)),
         );
     } else {
         weights::<T::Scores, T::Exp>(

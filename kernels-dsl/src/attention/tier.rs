@@ -2,7 +2,7 @@
 
 use cubecl::prelude::*;
 
-use super::{Exponential, Finished, Segments, TileCoords};
+use super::{Encode, Exponential, Finished, Segments, TileCoords};
 use crate::tile::{Edge, Fragment, Product};
 
 /// Which parts of the loop the calling units play: comptime guards over one body.
@@ -93,6 +93,8 @@ pub trait Tier {
     type Exp: Exponential;
     /// View of a block of scores.
     type Scores: Fragment;
+    /// Where encoded weights go.
+    type Encode: Encode<Scores = Self::Scores>;
     /// P as left operand of the second product.
     type Probs: CubeType;
     /// Output accumulator.

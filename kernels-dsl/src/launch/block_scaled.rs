@@ -9,7 +9,7 @@ use crate::attention::WeightFormat;
 use crate::error::{Error, NotAvailable};
 use crate::quant::SCALE_ROWS;
 
-/// Largest exponent of the product of the factors of q and k, which the scale of the scores takes in.
+/// Largest exponent of the product of the factors of q and k, which the scale of the scores takes in; that of v is in range.
 const EXPONENTS: i32 = 64;
 
 /// `attend_operands` without decoding: q, k and v as tcgen05 multiplies them.
@@ -143,9 +143,13 @@ impl ForwardCall<'_> {
         let total = self.countable("tiles of the blackwell tier")?;
         let cubes = spread("attend_operands", total, self.caps)?;
         let [q, k, v] = operands.map(|operand| views(self.client, operand));
+        let format = operands[2].format;
+        let factor = (-format.exponent() as f32).exp2();
         let width = blueprint.blackwell_shape().width() as usize;
-        // Rows of a block of values are as long as the block.
-        let swizzle = match blueprint.block {
+        // Rows of a block of values are as long as the block's keys.
+        let span = blueprint.block * format.bits() / 8;
+        let swizzle = match span {
+            32 => TensorMapSwizzle::B32,
             64 => TensorMapSwizzle::B64,
             _ => TensorMapSwizzle::B128,
         };
@@ -159,7 +163,7 @@ impl ForwardCall<'_> {
                 address(blueprint.wide),
                 tensor_map(&q.0, [1, 1, blueprint.rows, 64]),
                 tensor_map(&k.0, [1, 1, blueprint.block, 64]),
-                tensor_map(&v.0, [1, 1, width, blueprint.block / 2]).with_swizzle(swizzle),
+                tensor_map(&v.0, [1, 1, width, span / 2]).with_swizzle(swizzle),
                 scale_map(&q.1),
                 scale_map(&k.1),
                 scale_map(&v.1),
@@ -170,6 +174,7 @@ impl ForwardCall<'_> {
                 self.sizes(),
                 self.hooks.scalars(blueprint.fault),
                 self.hooks.offsets(),
+                factor,
                 blueprint,
                 blueprint.dtype.elem(),
             );

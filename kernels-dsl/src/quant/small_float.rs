@@ -42,10 +42,11 @@ fn sign_of_4(x: f32) -> u32 {
 #[cube]
 pub fn e2m1_value(code: u32) -> f32 {
     let magnitude = code & 7u32;
-    // 0, 0.5, 1, 1.5 by their count; then (2 + mantissa) times 1 or 2.
-    let small = f32::cast_from(magnitude) * 0.5f32;
-    let large = f32::cast_from((2u32 + (magnitude & 1u32)) << ((magnitude >> 1u32) & 1u32));
-    let value = select(magnitude < 4u32, small, large);
+    // By the bits of an f32, whose exponent has a bias of 127; 0 and 0.5 have none of E2M1's.
+    let half = comptime!(126u32 << 23);
+    let small = magnitude * half;
+    let normal = (magnitude << 22u32) + half;
+    let value = f32::reinterpret(select(magnitude < 2u32, small, normal));
     select(code >= 8u32, -value, value)
 }
 

@@ -42,8 +42,14 @@ pub(super) fn attend() -> Vec<Entry> {
         entries.extend(of_format(feature, (scores, values)));
         entries.extend(on_planes(feature, (scores, values)));
     }
-    for (name, scores) in [("nvfp4", NVFP4), ("mxfp4", MXFP4), ("mxfp8", MXFP8)] {
-        entries.extend(on_blackwell(name, scores));
+    for (name, scores, values) in [
+        ("nvfp4", NVFP4, MXFP8),
+        ("mxfp4", MXFP4, MXFP8),
+        ("mxfp8", MXFP8, MXFP8),
+        ("nvfp4_p", NVFP4, NVFP4),
+        ("mxfp4_p", MXFP4, MXFP4),
+    ] {
+        entries.extend(on_blackwell(name, (scores, values)));
     }
     // Other rules of scales, and scores in the other formats.
     for (detail, scores, values) in [
@@ -177,9 +183,9 @@ fn on_planes(name: &str, formats: (OperandFormat, OperandFormat)) -> Vec<Entry> 
     entries
 }
 
-/// Block-scaled products of the Blackwell tier: scores in each format, weights and values in E4M3. Queries and keys cross
-/// tiles of scale factors, whose rows differ; blocks of 64 keys are half of one.
-fn on_blackwell(name: &str, scores: OperandFormat) -> Vec<Entry> {
+/// Block-scaled products of the Blackwell tier: scores in each format beside weights and values in E4M3, and E2M1 throughout.
+/// Queries and keys cross tiles of scale factors, whose rows differ; blocks of 64 keys are half of one.
+fn on_blackwell(name: &str, formats: (OperandFormat, OperandFormat)) -> Vec<Entry> {
     let of = |detail: &str, attend: Attend, tile| {
         let policy = Policy {
             tier: Some(TierName::Blackwell),
@@ -188,7 +194,7 @@ fn on_blackwell(name: &str, scores: OperandFormat) -> Vec<Entry> {
         };
         let attend = Attend { policy, ..attend };
         let detail = format!("{name}_{detail}");
-        entry("blackwell", detail, (scores, MXFP8), attend).dtypes(&[DType::BF16])
+        entry("blackwell", detail, formats, attend).dtypes(&[DType::BF16])
     };
     let on = |detail: &str, attend: Attend| of(detail, attend, None);
     let wide = |d| Attend::plain(1, (2, 1), (150, 333), (d, d));
@@ -233,8 +239,21 @@ fn on_blackwell(name: &str, scores: OperandFormat) -> Vec<Entry> {
         ..causal(wide(64))
     };
     entries.push(on("hooks", hooks));
-    if let OperandFormat::Nvfp4 { .. } = scores {
-        let raised = OperandFormat::Nvfp4 { exponent: 5 };
+    // Lengths that end inside a group and at its end, one that leaves whole groups hidden, and none.
+    let lengths = Attend {
+        lengths_kv: Some(vec![333, 0, 47, 160]),
+        lengths_q: Some(vec![150, 3, 0, 129]),
+        ..Attend::plain(4, (2, 1), (150, 333), (64, 64))
+    };
+    entries.push(on("lengths", lengths.clone()));
+    entries.push(on("lengths_hidden", lengths.clone()).values(Values::HiddenNan));
+    entries.push(on("lengths_causal", causal(lengths)));
+    entries.push(on("odd", Attend::plain(2, (6, 2), (193, 130), (64, 40))));
+    let raise = |format, exponent| match format {
+        OperandFormat::Nvfp4 { .. } => OperandFormat::Nvfp4 { exponent },
+        other => other,
+    };
+    if let (OperandFormat::Nvfp4 { .. }, values) = formats {
         let attend = Attend {
             policy: Policy {
                 tier: Some(TierName::Blackwell),
@@ -242,7 +261,8 @@ fn on_blackwell(name: &str, scores: OperandFormat) -> Vec<Entry> {
             },
             ..causal(wide(64))
         };
-        let one = entry("blackwell", "nvfp4_exponent", (raised, MXFP8), attend);
+        let raised = (raise(formats.0, 5), raise(values, -3));
+        let one = entry("blackwell", format!("{name}_exponent"), raised, attend);
         entries.push(one.dtypes(&[DType::BF16]));
     }
     entries

@@ -209,6 +209,7 @@ fn operands_blackwell(
         forward_sizes(),
         logit_scalars(),
         table_offsets(),
+        (),
         blueprint,
         elem(blueprint.dtype),
     ))

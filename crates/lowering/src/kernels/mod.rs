@@ -10,7 +10,7 @@ mod target;
 
 use std::fmt;
 
-use flashcube_kernels::attention::Side;
+use flashcube_kernels::attention::{Side, WeightFormat};
 use flashcube_kernels::{
     AttendBlueprint, DequantizeBlueprint, HadamardBlueprint, InstructionBlueprint, MatmulBlueprint,
     MergeBlueprint, OperandFormat, TierName,
@@ -152,13 +152,17 @@ impl Blueprint {
                 &["HGMMA", "UTMALDG", "MUFU.EX2", "SYNCS"]
             }
             Blueprint::AttendForward(blueprint) if blueprint.tier == TierName::Blackwell => {
-                match blueprint.features.operands {
-                    None => &["UTCHMMA", "UTMALDG", "LDTM", "STTM", "MUFU.EX2", "SYNCS"],
-                    // P V in E4M3 is UTCQMMA, and Q K^T in FP4 UTCOMMA.
-                    Some(OperandFormat::Mxfp8(_)) => &[
+                // A product in FP8 is UTCQMMA, one in FP4 UTCOMMA.
+                let bits = blueprint.features.operands.map(OperandFormat::bits);
+                match (bits, blueprint.features.weights) {
+                    (None, _) => &["UTCHMMA", "UTMALDG", "LDTM", "STTM", "MUFU.EX2", "SYNCS"],
+                    (Some(8), WeightFormat::Wide | WeightFormat::E4m3) => &[
                         "UTCQMMA", "UTCCP", "UTMALDG", "LDTM", "STTM", "MUFU.EX2", "SYNCS",
                     ],
-                    Some(_) => &[
+                    (Some(4), WeightFormat::Nvfp4 | WeightFormat::Mxfp4(_)) => &[
+                        "UTCOMMA", "UTCCP", "UTMALDG", "LDTM", "STTM", "MUFU.EX2", "SYNCS",
+                    ],
+                    (Some(_), _) => &[
                         "UTCOMMA", "UTCQMMA", "UTCCP", "UTMALDG", "LDTM", "STTM", "MUFU.EX2",
                         "SYNCS",
                     ],

@@ -4,7 +4,7 @@
 //! units, and the schedulers with everything else. Of each the demand of a block is known:
 //!
 //! ```text
-//! products = max(flop / mma rate, bytes / shared-memory rate)
+//! products = max(16-bit flop / mma rate, bytes / shared-memory rate)
 //! exp2     = 32 exp2 / (exp2 rate / 4)
 //! vector   = max(issued, 32 alu / (alu rate / 4), 32 fma / (fma rate / 4))
 //! ```
@@ -60,7 +60,7 @@ pub struct Prediction {
 
 impl Prediction {
     /// For a kernel of which machine code is at hand; None where the model does not apply: kernels other than the 16-bit
-    /// forward of the Hopper and the Blackwell tier.
+    /// forward of the Hopper and the Blackwell tier, and block-scaled products of the latter.
     pub fn of(blueprint: &Blueprint, arch: Arch, sass: &Sass) -> Option<Prediction> {
         let Blueprint::AttendForward(blueprint) = blueprint else {
             return None;
@@ -72,7 +72,8 @@ impl Prediction {
     /// For any schedule whose counts are known.
     pub fn new(work: &BlockWork, rates: &Rates) -> Prediction {
         let of_warp = |instructions: f64, rate: f64| WARP * instructions * SCHEDULERS / rate;
-        let products = (work.flop / rates.mma_flop).max(work.smem_bytes / rates.smem_bytes);
+        let products =
+            (work.as_sixteen_bit / rates.mma_flop).max(work.smem_bytes / rates.smem_bytes);
         let exp2 = of_warp(work.exp2, rates.exp2);
         let vector = (work.issued * SCHEDULERS / rates.issue)
             .max(of_warp(work.alu, rates.alu))
@@ -180,6 +181,7 @@ mod tests {
             rows: 128,
             block: 128,
             flop: 8_388_608.0,
+            as_sixteen_bit: 8_388_608.0,
             smem_bytes: 98304.0,
             issued: 500.0,
             exp2: 128.0,

@@ -2,7 +2,8 @@
 
 use std::ops::RangeInclusive;
 
-use flashcube_kernels::{AttendBlueprint, DType, TierName};
+use flashcube_kernels::attention::WeightFormat;
+use flashcube_kernels::{AttendBlueprint, DType, OperandFormat, TierName};
 
 use crate::{Instruction, Sass};
 
@@ -19,6 +20,8 @@ pub struct BlockWork {
     pub block: usize,
     /// FLOP of both products.
     pub flop: f64,
+    /// 16-bit FLOP that take as long.
+    pub as_sixteen_bit: f64,
     /// Bytes that both products read from shared memory.
     pub smem_bytes: f64,
     /// Instructions issued.
@@ -43,7 +46,8 @@ impl BlockWork {
     /// that the model does not cover: other tiers, formats and loops it does not find.
     pub fn of(blueprint: &AttendBlueprint, sass: &Sass) -> Option<BlockWork> {
         let sixteen = matches!(blueprint.dtype, DType::F16 | DType::BF16);
-        if !sixteen || blueprint.features.weights.encoded() {
+        let features = blueprint.features;
+        if !sixteen || features.weights.encoded() && features.operands.is_none() {
             return None;
         }
         let AttendBlueprint { d, d_v, block, .. } = *blueprint;
@@ -53,14 +57,26 @@ impl BlockWork {
             TierName::Unit | TierName::Plane => return None,
         };
         let streams = blueprint.rows / rows;
+        let operands = Operands::of(blueprint);
+        let Operands { scores, values } = operands;
         // Queries, keys and values; weights are read from registers or from tensor memory.
-        let read = rows * d + block * d + block * d_v;
+        let read = (rows + block) * scores.bytes(d) + d_v * values.bytes(block);
+        let scales = scores.scales(d, block) + values.scales(block, d_v);
+        // Those of weights in four bits.
+        let scales = scales
+            + if values.bits == 4 {
+                values.scales(block, rows)
+            } else {
+                0
+            };
+        let flop = |depth: usize| (2 * rows * block * depth) as f64;
         let mut work = BlockWork {
             streams,
             rows,
             block,
-            flop: (2 * rows * block * (d + d_v)) as f64,
-            smem_bytes: (2 * read) as f64,
+            flop: flop(d + d_v),
+            as_sixteen_bit: flop(d) * scores.share() + flop(d_v) * values.share(),
+            smem_bytes: (read + scales) as f64,
             issued: 0.0,
             exp2: 0.0,
             alu: 0.0,
@@ -68,7 +84,8 @@ impl BlockWork {
         };
         work.add(&executed(sass, &shortest(sass, |i| i.is("MUFU.EX2"))?), 1.0);
         if blueprint.tier == TierName::Blackwell {
-            work.add_roles(sass, (d + block) / 16)?;
+            // Each takes 32 bytes of a row.
+            work.add_roles(sass, (scores.bytes(d) + values.bytes(block)) / 32)?;
         }
         Some(work)
     }
@@ -104,6 +121,67 @@ impl BlockWork {
         self.exp2 += count("MUFU");
         self.alu += count(ALU);
         self.fma += count(FMA) + 2.0 * count(FMA_PAIRS);
+    }
+}
+
+/// Operands of a product: bits of an element, and elements that a scale factor and a row of four of them have.
+#[derive(Clone, Copy)]
+struct Operand {
+    bits: usize,
+    /// 0 without scale factors.
+    quad: usize,
+}
+
+/// Of both products.
+struct Operands {
+    scores: Operand,
+    values: Operand,
+}
+
+impl Operands {
+    fn of(blueprint: &AttendBlueprint) -> Self {
+        let coded = |format: OperandFormat| Operand {
+            bits: format.bits(),
+            quad: format.quad(),
+        };
+        let wide = Operand { bits: 16, quad: 0 };
+        let rule = Default::default();
+        let Some(scores) = blueprint.features.operands else {
+            return Self {
+                scores: wide,
+                values: wide,
+            };
+        };
+        let values = match blueprint.features.weights {
+            WeightFormat::Nvfp4 => OperandFormat::Nvfp4 { exponent: 0 },
+            WeightFormat::Mxfp4(_) => OperandFormat::Mxfp4(rule),
+            WeightFormat::Wide | WeightFormat::E4m3 => OperandFormat::Mxfp8(rule),
+        };
+        Self {
+            scores: coded(scores),
+            values: coded(values),
+        }
+    }
+}
+
+impl Operand {
+    /// Bytes of `depth` elements of a row.
+    fn bytes(self, depth: usize) -> usize {
+        depth * self.bits / 8
+    }
+
+    /// Bytes of the scale factors of `rows` rows: a word of a tile of 128 rows for every four groups.
+    fn scales(self, depth: usize, rows: usize) -> usize {
+        match self.quad {
+            0 => 0,
+            quad => depth.div_ceil(quad) * rows.div_ceil(128) * 512,
+        }
+    }
+
+    /// Time that a product takes of what one of 16-bit operands does: the datasheets' rates of dense products. What sm_103
+    /// gains with FP4 it does by instructions of depth 96, which are not issued here.
+    fn share(self) -> f64 {
+        self.bits as f64 / 16.0
     }
 }
 

@@ -14,6 +14,7 @@ pub(crate) const WITHOUT_TOOLKIT: &[Named] = &[(
 pub(crate) const WITH_TOOLKIT: &[Named] = &[
     ("model_meets_six_measured_hopper_kernels", six_kernels),
     ("model_predicts_the_blackwell_forward", blackwell_forward),
+    ("model_predicts_block_scaled_products", block_scaled),
 ];
 
 /// How far a prediction may be off.
@@ -99,6 +100,7 @@ fn flash_attention_4() -> BlockWork {
         rows: 128,
         block: 128,
         flop: (2 * 2 * 128 * 128 * 128) as f64,
+        as_sixteen_bit: (2 * 2 * 128 * 128 * 128) as f64,
         smem_bytes: (3 * 2 * 128 * 128) as f64,
         issued: exp2 + alu + pairs,
         exp2,
@@ -134,4 +136,24 @@ fn blackwell_forward() {
         }
         assert!(b300.tflops >= b200.tflops);
     }
+}
+
+/// Narrower operands take the matrix unit less time, and what makes weights of scores is then the slower part by far.
+fn block_scaled() {
+    let products = |name: &str| {
+        let prediction = predict(name, Arch::Sm100a);
+        println!("{name}, sm_100a:\n{prediction}");
+        let per_key = prediction.products / prediction.block as f64;
+        assert!(prediction.vector > prediction.products, "{prediction}");
+        per_key
+    };
+    let wide = predict("attend_forward_bf16_d128", Arch::Sm100a);
+    let wide = wide.products / wide.block as f64;
+    let of = |name: &str| products(&format!("attend_operands_bf16_d128_qk_{name}_blackwell"));
+    let [eight, half, four] = ["mxfp8_lengths", "nvfp4", "nvfp4_p_nvfp4"].map(of);
+    assert!(
+        four < half && half < eight && eight < wide,
+        "{four} {half} {eight} {wide}"
+    );
+    of("mxfp4_p_mxfp4_causal".trim_end_matches("_causal"));
 }

@@ -86,13 +86,14 @@ const BLACKWELL: [&str; 2] = [
     "attend_forward/blackwell/q193xkv130/bf16",
     "attend_forward/blackwell/causal_d128v128/bf16",
 ];
-const BLOCK_SCALED: [&str; 2] = [
+const BLOCK_SCALED: [&str; 3] = [
+    "attend_operands/blackwell/nvfp4_p_d64/bf16",
     "attend_operands/blackwell/nvfp4_causal/bf16",
     "attend_operands/blackwell/mxfp8_d64/bf16",
 ];
 /// Problems of the Blackwell tier that every run takes: tails, bands, lengths, packed sequences and heads, hooks and head
 /// dimensions, one of each kernel that differs.
-const ALWAYS: [&str; 28] = [
+const ALWAYS: [&str; 33] = [
     "blackwell/q1xkv130/bf16",
     "blackwell/q193xkv130/bf16",
     "blackwell/q193xkv130/f16",
@@ -121,6 +122,11 @@ const ALWAYS: [&str; 28] = [
     "attend_operands/blackwell/mxfp4_d256/bf16",
     "attend_operands/blackwell/mxfp8_hooks/bf16",
     "attend_operands/blackwell/mxfp8_index_v/bf16",
+    "attend_operands/blackwell/mxfp8_lengths/bf16",
+    "attend_operands/blackwell/nvfp4_p_d128/bf16",
+    "attend_operands/blackwell/nvfp4_p_lengths/bf16",
+    "attend_operands/blackwell/mxfp4_p_d256/bf16",
+    "attend_operands/blackwell/mxfp4_p_tile256x64/bf16",
 ];
 
 /// Every problem of the Blackwell tier, and whether every run takes it.

@@ -14,6 +14,9 @@ pub(crate) const TESTS: &[Named] = &[
     ("faults_of_block_scaled_products_are_found", || {
         all_found(BLOCK_SCALED, block_scaled_plants());
     }),
+    ("faults_of_weights_in_four_bits_are_found", || {
+        all_found(FOUR_BITS, four_bit_plants());
+    }),
 ];
 
 /// One and two query stages, up to three blocks, and values past a length, which are zeroed.
@@ -21,6 +24,9 @@ const PROBLEM: &str = "attend_forward/blackwell/lengths_both/bf16";
 
 /// The same of operands in NVFP4 and MXFP8.
 const BLOCK_SCALED: &str = "attend_operands/blackwell/nvfp4_d64/bf16";
+
+/// The same in NVFP4 throughout.
+const FOUR_BITS: &str = "attend_operands/blackwell/nvfp4_p_d64/bf16";
 
 /// A change to one line of the text.
 type Change = Box<dyn Fn(&str) -> String + Send>;
@@ -137,6 +143,40 @@ fn block_scaled_plants() -> Vec<Plant> {
             every,
             with(", 16896;", ", 16384;"),
             &["MemoryOwned", "Mbarrier"],
+        ),
+    ]
+}
+
+/// Weights as codes with scale factors of their own, which go through shared memory.
+fn four_bit_plants() -> Vec<Plant> {
+    vec![
+        plant(
+            "fence after scale factors of weights",
+            "fence.proxy.async",
+            |nth| nth > 0,
+            dropped(),
+            &["MissingProxyFence"],
+        ),
+        plant(
+            "scale factors of weights",
+            "st.shared.b32",
+            every,
+            dropped(),
+            &["Uninitialised"],
+        ),
+        plant(
+            "scale factors of 64 weights for those of the next",
+            " + 8], b1, id1",
+            every,
+            with("+ 4], [", "+ 0], ["),
+            &["Numbers"],
+        ),
+        plant(
+            "codes of four weights for those of the next",
+            "halves0, halves1, 0x5410",
+            every,
+            with("0x5410", "0x1054"),
+            &["Numbers"],
         ),
     ]
 }

@@ -7,6 +7,7 @@
 mod conformance;
 mod faults;
 mod instructions;
+mod operands;
 
 use std::process::ExitCode;
 
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         .iter()
         .chain(faults::TESTS)
         .chain(instructions::TESTS)
+        .chain(operands::TESTS)
         .map(|&(name, body)| trial(name.to_owned(), false, Box::new(body)))
         .collect();
     trials.extend(conformance::blackwell().into_iter().map(|(name, always)| {

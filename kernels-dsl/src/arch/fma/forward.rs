@@ -7,7 +7,7 @@ use cubecl::prelude::*;
 use super::{
     AccRow, BlockView, RowFragment, RowView, ScoreRow, row_times_transposed, weights_times_block,
 };
-use crate::attention::{Exponential, Finished, Roles, Segments, Tier, TileCoords};
+use crate::attention::{AsValues, Exponential, Finished, Roles, Segments, Tier, TileCoords};
 use crate::launch::Fault;
 use crate::tile::{Edge, InPlace, Product, ProductMode};
 
@@ -155,6 +155,7 @@ impl<'a, E: Float, N: Size, R: RoleEdges<'a, E, N>, X: Exponential> Tier for Fma
     type Ctx = FmaCtx<'a, E, N>;
     type Exp = X;
     type Scores = RowFragment;
+    type Encode = AsValues<RowFragment>;
     type Probs = ScoreRow;
     type Acc = AccRow<N>;
     type ScoreProduct = FmaScores<'a, E, N>;

@@ -11,8 +11,8 @@ use super::source::{TileSource, draw_tile};
 use super::store::{store_part, store_rows};
 use super::{Binary, HopperShape, WgmmaFragment, WgmmaRegs, ptx};
 use crate::attention::{
-    Finished, LogitInputs, LogitTensors, Roles, Segments, Stream, StreamTile, TableOffsets, Tier,
-    TileCoords,
+    AsValues, Finished, LogitInputs, LogitTensors, Roles, Segments, Stream, StreamTile,
+    TableOffsets, Tier, TileCoords,
 };
 use crate::tile::{InPlace, Layout, Product, ProductMode};
 
@@ -264,6 +264,7 @@ impl<'a, NS: Size, NP: Size> Tier for Hopper<'a, NS, NP> {
     type Ctx = HopperCtx<'a>;
     type Exp = Binary;
     type Scores = WgmmaFragment<NS>;
+    type Encode = AsValues<WgmmaFragment<NS>>;
     type Probs = PackedProbs<NP>;
     type Acc = Bank;
     type ScoreProduct = WgmmaScores<'a, NS>;

@@ -9,7 +9,7 @@ use super::store::{store_part, store_rows};
 use super::{MmaFragment, MmaProbs, MmaRegs, PlaneShape, ptx};
 use crate::arch::hopper::{Bank, Binary, ptx as shared};
 use crate::attention::{
-    CodeScales, Finished, KeyPages, Roles, ScaledBy, Segments, Tier, TileCoords,
+    AsValues, CodeScales, Finished, KeyPages, Roles, ScaledBy, Segments, Tier, TileCoords,
 };
 use crate::tile::{Fragment, InPlace, Layout, Product, ProductMode};
 
@@ -237,6 +237,7 @@ impl<'a, NS: Size, NP: Size> Tier for Plane<'a, NS, NP> {
     type Ctx = PlaneCtx<'a>;
     type Exp = Binary;
     type Scores = MmaFragment<NS>;
+    type Encode = AsValues<MmaFragment<NS>>;
     type Probs = MmaProbs<NP>;
     type Acc = Bank;
     type ScoreProduct = MmaScores<'a, NS>;

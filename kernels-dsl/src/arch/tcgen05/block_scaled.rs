@@ -1,24 +1,16 @@
-//! Products of block-scaled operands: S of Q and K in FP4 or FP8, O of P and V in E4M3. PTX ISA sections in brackets.
+//! Products of block-scaled operands: S of Q and K, O of P and V, each in FP4 or FP8. PTX ISA sections in brackets.
 //!
 //! Scale factors are multiplied from tensor memory. Those of Q, K and V come from shared memory, where TMA left
-//! them as they are stored (tiles of 128 rows by 4 groups); P has a scale factor of 1 everywhere.
+//! them as they are stored (tiles of 128 rows by 4 groups). Those of P in E2M1 take the same way, since a warp reaches its
+//! own quarter of the lanes only; P in E4M3 has a scale factor of 1 everywhere.
 
 use cubecl::prelude::*;
 
 use super::operands::{k_major, k_major_of_span, scale_tile};
 use super::shape::SCALE_BYTES;
-use super::{BlackwellCtx, BlackwellShape, SCALE_COLUMNS, STAGE_ROWS, TensorAcc, ptx};
+use super::{BlackwellCtx, BlackwellShape, SCALE_COLUMNS, STAGE_ROWS, TensorAcc};
 use crate::arch::hopper::ptx::val;
 use crate::quant::OperandFormat;
-
-/// Format of P and V.
-const VALUES: OperandFormat = OperandFormat::Mxfp8(crate::quant::ScaleRule::Ceil);
-
-/// Four scale factors of 1, in E8M0.
-const ONES: u32 = 0x7F7F_7F7F;
-
-/// Keys that share a scale factor of V.
-const GROUP: u32 = VALUES.group() as u32;
 
 /// One instruction's place in its operands: a depth of 32 bytes.
 struct Step {
@@ -26,8 +18,8 @@ struct Step {
     a: u32,
     /// Bytes into the right operand.
     b: u32,
-    /// Columns into the scale factors.
-    scales: u32,
+    /// Columns into the scale factors of both.
+    scales: (u32, u32),
     /// First byte of a row's word of scale factors.
     id: (u32, u32),
 }
@@ -49,15 +41,21 @@ fn instruction(format: OperandFormat, n: u32) -> u32 {
     element << 7 | element << 10 | (n / 8) << 17 | power_of_two << 23 | (STAGE_ROWS / 128) << 27
 }
 
-/// Steps of Q K^T: the depth of a tile of scale factors takes `per` of them.
-fn score_steps(shape: BlackwellShape, format: OperandFormat) -> Vec<Step> {
+/// Tile of scale factors of step `i`, and the first byte of a word of it: the depth of a tile takes several steps.
+fn scale_place(format: OperandFormat, i: u32) -> (u32, u32) {
     let per = (format.quad() * format.bits()) as u32 / 256;
+    (i / per, i % per * (4 / per))
+}
+
+/// Steps of Q K^T.
+fn score_steps(shape: BlackwellShape, format: OperandFormat) -> Vec<Step> {
     let step = |(i, (a, b)): (usize, (u32, u32))| {
-        let (tile, at) = (i as u32 / per, i as u32 % per * (4 / per));
+        let (tile, at) = scale_place(format, i as u32);
+        let column = tile * SCALE_COLUMNS;
         Step {
             a,
             b,
-            scales: tile * SCALE_COLUMNS,
+            scales: (column, column),
             id: (at, at),
         }
     };
@@ -65,15 +63,25 @@ fn score_steps(shape: BlackwellShape, format: OperandFormat) -> Vec<Step> {
     all.map(step).collect()
 }
 
-/// Steps of P V, 32 keys each: 8 columns of P.
-fn value_steps(shape: BlackwellShape) -> Vec<Step> {
-    let step = |i| Step {
-        a: 8 * i,
-        b: 32 * i,
-        scales: 0,
-        id: (0, i),
+/// Steps of P V: 8 columns of P, 32 bytes of each row of V.
+fn value_steps(shape: BlackwellShape, format: OperandFormat) -> Vec<Step> {
+    let step = |i| {
+        let (tile, at) = scale_place(format, i);
+        let column = tile * SCALE_COLUMNS;
+        Step {
+            a: 8 * i,
+            b: 32 * i,
+            scales: match shape.weights_scaled() {
+                true => (column, column * shape.value_rows()),
+                false => (0, column * shape.value_rows()),
+            },
+            id: match shape.weights_scaled() {
+                true => (at, at),
+                false => (0, at),
+            },
+        }
     };
-    (0..shape.block / GROUP).map(step).collect()
+    (0..shape.value_span() / 32).map(step).collect()
 }
 
 /// All instructions of a product; operands %0 D, %1 A, %2 B, %3 and %4 their scale factors, %5 what the
@@ -92,35 +100,40 @@ fn product_text(kind: &str, instruction: u32, steps: &[Step], in_tensor: bool) -
             text += &format!("add.s64 a{i}, %1, {};\n", step.a >> 4);
             format!("a{i}")
         };
-        let (b, c) = (step.b >> 4, step.scales);
+        let (b, (x, y)) = (step.b >> 4, step.scales);
         let id = instruction | step.id.1 << 4 | step.id.0 << 29;
         text += &format!(
             "add.s64 b{i}, %2, {b};\nadd.u32 id{i}, %5, {id};\n\
-             tcgen05.mma.cta_group::1.{kind} [%0], {a}, b{i}, id{i}, [%3 + {c}], [%4 + {c}], {add};\n"
+             tcgen05.mma.cta_group::1.{kind} [%0], {a}, b{i}, id{i}, [%3 + {x}], [%4 + {y}], {add};\n"
         );
     }
     text
 }
 
+/// Nothing where operands are 16-bit.
 fn score_text(shape: BlackwellShape) -> String {
-    let format = shape.features.operands.unwrap_or(VALUES);
-    let steps = score_steps(shape, format);
-    product_text(
-        kind(format),
-        instruction(format, shape.block),
-        &steps,
-        false,
-    )
+    let text = |format| {
+        let steps = score_steps(shape, format);
+        let instruction = instruction(format, shape.block);
+        product_text(kind(format), instruction, &steps, false)
+    };
+    shape.features.operands.map(text).unwrap_or_default()
 }
 
+/// Nothing where operands are 16-bit.
 fn value_text(shape: BlackwellShape) -> String {
-    let steps = value_steps(shape);
-    product_text(
-        kind(VALUES),
-        instruction(VALUES, shape.width()),
-        &steps,
-        true,
-    )
+    let text = |format| {
+        let steps = value_steps(shape, format);
+        let instruction = instruction(format, shape.width());
+        product_text(kind(format), instruction, &steps, true)
+    };
+    shape.value_format().map(text).unwrap_or_default()
+}
+
+/// Groups of keys in a block, of which a word of scale factors holds four.
+fn value_groups(shape: BlackwellShape) -> u32 {
+    let groups = |format: OperandFormat| shape.block / format.group() as u32;
+    shape.value_format().map_or(0, groups)
 }
 
 // tcgen05.mma with block scales [9.7.17.10.9]. SAFETY: as of the 16-bit products; scale factors are in tensor memory
@@ -173,22 +186,6 @@ fn copy_text(tiles: u32) -> String {
     text
 }
 
-/// Four weights -> a word of E4M3 codes, the first in the lowest bits [9.7.9.22 cvt]. Exact: they are E4M3 values.
-#[cube]
-fn pack_e4m3(a: f32, b: f32, c: f32, d: f32) -> u32 {
-    let out: u32;
-    gpu_asm!("{{ .reg .b16 lo, hi; cvt.rn.satfinite.e4m3x2.f32 lo, {b}, {a}; cvt.rn.satfinite.e4m3x2.f32 hi, {d}, {c}; mov.b32 {o}, {{lo, hi}}; }}", o = out(_) out, a = in(_) val::<f32>(a), b = in(_) val::<f32>(b), c = in(_) val::<f32>(c), d = in(_) val::<f32>(d), options(pure, nomem));
-    out
-}
-
-/// The E4M3 value nearest to x, to f16 and back [9.7.9.22 cvt]: f16 holds them all. NaN stays NaN.
-#[cube]
-pub(super) fn round_e4m3(x: f32) -> f32 {
-    let out: f32;
-    gpu_asm!("{{ .reg .b16 code, lo, hi; .reg .b32 pair; cvt.rn.satfinite.e4m3x2.f32 code, {x}, {x}; cvt.rn.f16x2.e4m3x2 pair, code; mov.b32 {{lo, hi}}, pair; cvt.f32.f16 {o}, lo; }}", o = out(_) out, x = in(_) val::<f32>(x), options(pure, nomem));
-    out
-}
-
 /// Scale factors of the queries of a stage, once for all its blocks.
 #[cube]
 pub(super) fn place_query_scales(ctx: &BlackwellCtx<'_>) {
@@ -228,54 +225,30 @@ pub(super) fn issue_scores(ctx: &BlackwellCtx<'_>, ring: u32, j: u32) {
 }
 
 /// O (+)= P V of the values in ring stage `ring`, which are block `j`. The weights are there, so that S has been read and gives
-/// its place to the scale factors.
+/// its place to the scale factors. Whoever writes the next ones has seen the scores of the block after, hence these copies
+/// done.
 #[cube]
 pub(super) fn issue_values(ctx: &BlackwellCtx<'_>, ring: u32, j: u32, acc: &TensorAcc) {
     let shape = comptime!(ctx.shape);
     let values = ctx.v_smem + ring * comptime!(shape.v_stage());
-    let ones = ctx.tensor + ctx.scores_column();
-    let scales = ones + SCALE_COLUMNS;
+    let weight_scales = ctx.tensor + ctx.scores_column();
+    if comptime!(shape.weights_scaled()) {
+        let tiles = scale_tile(ctx.weight_scales());
+        copy_scales(weight_scales, tiles, comptime!(shape.weight_tiles()));
+    }
+    let scales = weight_scales + comptime!(SCALE_COLUMNS * shape.weight_tiles());
     let tiles = scale_tile(values + comptime!(shape.v_codes()));
     copy_scales(scales, tiles, comptime!(shape.value_tiles()));
     // Nor need it have whole words of them.
-    let group = j * comptime!(shape.block / GROUP) % 4u32;
+    let group = j * comptime!(value_groups(shape)) % 4u32;
     issue_from_tensor(
         ctx.tensor + ctx.acc_column(ctx.stage),
         ctx.tensor + ctx.probs_column(),
-        k_major_of_span(values, comptime!(shape.block)),
-        ones,
+        k_major_of_span(values, comptime!(shape.value_span())),
+        weight_scales,
         scales,
         group << 4u32,
         acc.filled,
         comptime!(value_text(shape)),
     );
-}
-
-/// A row of weights, which are E4M3 values, over the upper end of its scores, and their scale factors over the lower one.
-#[cube]
-pub(super) fn store_weights(ctx: &BlackwellCtx<'_>, weights: &Array<f32>) {
-    let row = ctx.lane_address();
-    let to = row + ctx.probs_column();
-    #[unroll]
-    for chunk in 0..comptime!(ctx.shape.block / 32) {
-        let mut words = Vector::<u32, Const<8>>::zeroed();
-        #[unroll]
-        for w in 0..8usize {
-            let c = comptime!(32 * chunk as usize + 4 * w);
-            let word = pack_e4m3(
-                weights[c],
-                weights[comptime!(c + 1)],
-                weights[comptime!(c + 2)],
-                weights[comptime!(c + 3)],
-            );
-            words.insert(w, word);
-        }
-        ptx::store_row::<Const<8>>(to + comptime!(8 * chunk), words, 8u32);
-    }
-    let mut ones = Vector::<u32, Const<4>>::zeroed();
-    #[unroll]
-    for w in 0..4usize {
-        ones.insert(w, comptime!(ONES).runtime());
-    }
-    ptx::store_row::<Const<4>>(row + ctx.scores_column(), ones, SCALE_COLUMNS);
 }

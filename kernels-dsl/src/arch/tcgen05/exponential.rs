@@ -2,7 +2,7 @@
 
 use cubecl::prelude::*;
 
-use super::block_scaled::round_e4m3;
+use super::codes::round_e4m3;
 use crate::arch::hopper::Binary;
 use crate::attention::Exponential;
 

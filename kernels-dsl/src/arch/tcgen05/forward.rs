@@ -5,6 +5,7 @@ use core::marker::PhantomData;
 use cubecl::prelude::*;
 
 use super::block_scaled;
+use super::codes::{LaneCodes, store_codes, store_values};
 use super::loads::{load_keys, load_queries, load_values};
 use super::operands::{k_major, mn_major};
 use super::shape::CHUNK;
@@ -65,6 +66,8 @@ pub struct BlackwellCtx<'a> {
     pub group: u32,
     /// -inf.
     pub neg_inf: f32,
+    /// What outputs are multiplied by: the own factor of block-scaled values.
+    pub factor: f32,
     /// Comptime shape.
     #[cube(comptime)]
     pub shape: BlackwellShape,
@@ -136,6 +139,12 @@ impl<'a> BlackwellCtx<'a> {
     pub(super) fn query_scales_column(&self) -> u32 {
         comptime!(self.shape.tensor_plan().query_scales(0))
             + self.stage * comptime!(2 * self.shape.tensor_plan().score_scales)
+    }
+    /// Shared address of the scale factors of the weights.
+    pub(super) fn weight_scales(&self) -> u32 {
+        self.q_smem
+            + comptime!(self.shape.q_bytes())
+            + self.stage * comptime!(self.shape.weight_scale_bytes())
     }
     pub(super) fn acc_column(&self, stage: u32) -> u32 {
         comptime!(self.shape.tensor_plan().acc(0)) + stage * comptime!(self.shape.width())
@@ -287,6 +296,7 @@ impl<'a, X: Exponential> Tier for Blackwell<'a, X> {
     type Ctx = BlackwellCtx<'a>;
     type Exp = X;
     type Scores = LaneFragment;
+    type Encode = LaneCodes;
     type Probs = TensorProbs;
     type Acc = TensorAcc;
     type ScoreProduct = TensorScores<'a>;
@@ -302,6 +312,8 @@ impl<'a, X: Exponential> Tier for Blackwell<'a, X> {
     fn scores(ctx: &BlackwellCtx<'a>) -> ScoreLane {
         ScoreLane {
             v: Array::<f32>::new(comptime!(ctx.shape.block as usize)),
+            codes: Array::<u32>::new(comptime!(ctx.shape.block as usize / 8)),
+            scales: Array::<u32>::new(comptime!((ctx.shape.block as usize).div_ceil(64))),
             row: ctx.stage_row(ctx.stage),
             n: comptime!(ctx.shape.block),
         }
@@ -361,8 +373,10 @@ impl<'a, X: Exponential> Tier for Blackwell<'a, X> {
     }
 
     fn encode(ctx: &mut BlackwellCtx<'a>, s: &mut ScoreLane, _p: &mut TensorProbs) {
-        if comptime!(ctx.shape.features.operands.is_some()) {
-            block_scaled::store_weights(&*ctx, &s.v);
+        if comptime!(ctx.shape.weights_scaled()) {
+            store_codes(&*ctx, &*s);
+        } else if comptime!(ctx.shape.features.operands.is_some()) {
+            store_values(&*ctx, &s.v);
         } else {
             store_weights(&*ctx, &s.v);
         }

@@ -33,13 +33,15 @@ pub fn attend_forward_blackwell<E: Float>(
         k_scales: 0u64.runtime(),
         v_scales: 0u64.runtime(),
     };
+    let factor = 1.0f32.runtime();
     attend_cube::<E>(
-        maps, out, lse, tensors, layouts, sizes, scalars, offsets, blueprint,
+        maps, out, lse, tensors, layouts, sizes, scalars, offsets, factor, blueprint,
     );
 }
 
 /// `attend_operands` on the Blackwell tier. Codes come as places of 16 bits: q [b, h_q, s_q, d], k [b, h_kv, s_kv, d] and v
-/// [b, h_kv, d_v, s_kv]; scale factors as tiles of 256 places, [b, h, rows / 128, 256 * tiles of a row].
+/// [b, h_kv, d_v, s_kv]; scale factors as tiles of 256 places, [b, h, rows / 128, 256 * tiles of a row]. Outputs are multiplied
+/// by `factor`, as the values that codes of v stand for would be.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub fn attend_operands_blackwell<E: Float>(
     q: &TensorMap<E, Tiled>,
@@ -55,6 +57,7 @@ pub fn attend_operands_blackwell<E: Float>(
     sizes: &ForwardSizes,
     scalars: &LogitScalars,
     offsets: &TableOffsets,
+    factor: f32,
     #[comptime] blueprint: AttendBlueprint,
     #[define(E)] _dtype: ElemType,
 ) {
@@ -67,7 +70,7 @@ pub fn attend_operands_blackwell<E: Float>(
         v_scales: tensor_map_address(v_scales),
     };
     attend_cube::<E>(
-        maps, out, lse, tensors, layouts, sizes, scalars, offsets, blueprint,
+        maps, out, lse, tensors, layouts, sizes, scalars, offsets, factor, blueprint,
     );
 }
 
@@ -82,11 +85,12 @@ fn attend_cube<E: Float>(
     sizes: &ForwardSizes,
     scalars: &LogitScalars,
     offsets: &TableOffsets,
+    factor: f32,
     #[comptime] blueprint: AttendBlueprint,
 ) {
     let shape = comptime!(blueprint.blackwell_shape());
     let q_tile: Shared<[E]> =
-        Shared::new_aligned_slice(comptime!(shape.q_bytes() as usize / 2), 1024usize);
+        Shared::new_aligned_slice(comptime!(shape.q_space() as usize / 2), 1024usize);
     let k_stages: Shared<[E]> = Shared::new_aligned_slice(
         comptime!((shape.stages * shape.k_stage()) as usize / 2),
         1024usize,
@@ -122,7 +126,7 @@ fn attend_cube<E: Float>(
         let columns = tensor[0];
         run_blackwell(
             out, lse, &mut rows, maps, &smem, columns, warp, tensors, layouts, sizes, scalars,
-            offsets, blueprint,
+            offsets, factor, blueprint,
         );
         ptx::fence_before();
         sync_cube();
@@ -220,6 +224,7 @@ fn run_blackwell<'a>(
     sizes: &ForwardSizes,
     scalars: &'a LogitScalars,
     offsets: &'a TableOffsets,
+    factor: f32,
     #[comptime] blueprint: AttendBlueprint,
 ) {
     let shape = comptime!(blueprint.blackwell_shape());
@@ -262,6 +267,7 @@ fn run_blackwell<'a>(
         s_kv: sizes.s_kv,
         group: sizes.group,
         neg_inf: scalars.neg_inf,
+        factor,
         shape,
     };
     let plan = comptime!(blueprint.loop_plan());

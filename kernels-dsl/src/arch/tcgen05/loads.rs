@@ -3,10 +3,12 @@
 use cubecl::prelude::*;
 
 use super::forward::lane;
+use super::ptx::mask_shared16;
 use super::shape::SCALE_BYTES;
-use super::{BlackwellCtx, STAGE_ROWS};
+use super::{BlackwellCtx, BlackwellShape, STAGE_ROWS};
 use crate::arch::hopper::{ptx, zero_rows};
 use crate::attention::TileCoords;
+use crate::quant::OperandFormat;
 
 /// The queries of both stages, by one thread.
 #[cube]
@@ -105,14 +107,14 @@ pub(super) fn load_keys(ctx: &BlackwellCtx<'_>, at: &TileCoords, j: u32) {
     }
 }
 
-/// Value block j in E4M3, by one thread: a row for each column of V, and the keys' scale factors. Keys past the last
+/// Value block j in FP8 or FP4, by one thread: a row for each column of V, and the keys' scale factors. Keys past the last
 /// one have codes 0.
 #[cube]
 fn load_coded_values(ctx: &BlackwellCtx<'_>, at: &TileCoords, j: u32, smem: u32, bar: u32) {
     let shape = comptime!(ctx.shape);
     let head = at.head / ctx.group;
     let first = j * comptime!(shape.block);
-    let place = (first / 2u32) as i32;
+    let place = (first / comptime!(16 / shape.weight_bits())) as i32;
     let zero = 0i32.runtime();
     ptx::tma_load(
         smem,
@@ -123,12 +125,42 @@ fn load_coded_values(ctx: &BlackwellCtx<'_>, at: &TileCoords, j: u32, smem: u32,
         at.batch as i32,
         bar,
     );
+    let tile = first / comptime!(quad(shape));
     #[unroll]
-    for r in 0..comptime!(shape.value_tiles()) {
-        let to = smem + comptime!(shape.v_codes() + r * SCALE_BYTES);
-        let row = comptime!(r as i32).runtime();
-        let tile = first / STAGE_ROWS;
+    for i in 0..comptime!(shape.value_tiles()) {
+        let to = smem + comptime!(shape.v_codes() + i * SCALE_BYTES);
+        let row = comptime!((i % shape.value_rows()) as i32).runtime();
+        let tile = tile + comptime!(i / shape.value_rows());
         load_scales(to, ctx.maps.v_scales, row, tile, head, at.batch, bar, 1u32);
+    }
+}
+
+/// Keys of a tile of scale factors of V.
+fn quad(shape: BlackwellShape) -> u32 {
+    let quad = |format: OperandFormat| format.quad() as u32;
+    shape.value_format().map_or(STAGE_ROWS, quad)
+}
+
+/// Zeroes the scale factors of the groups of value block j that start at key `len` or later, by the calling warp, which then
+/// arrives once on `full`. Their codes are numbers, whatever the values were.
+#[cube]
+fn zero_scales(smem: u32, j: u32, len: u32, full: u32, #[comptime] shape: BlackwellShape) {
+    let quad = comptime!(quad(shape));
+    let first = j * comptime!(shape.block) / quad * quad;
+    #[unroll]
+    for i in 0..comptime!(shape.value_tiles()) {
+        let start = first + comptime!(i / shape.value_rows() * quad);
+        let kept = (len.max(start) - start)
+            .div_ceil(comptime!(quad / 4))
+            .min(4u32);
+        let mask = select(kept == 4u32, 0xFFFF_FFFFu32, (1u32 << (8u32 * kept)) - 1u32);
+        let line = smem + comptime!(shape.v_codes() + i * SCALE_BYTES) + lane() * 16u32;
+        mask_shared16(line, mask);
+    }
+    ptx::fence_async();
+    sync_plane();
+    if lane() == 0u32 {
+        ptx::mbar_arrive(full);
     }
 }
 
@@ -156,7 +188,7 @@ fn load_block(
 
 /// Value block j. Rows past the tensor arrive as zeros; rows past the sequence's length, the next
 /// sequence's among them, are zeroed by the loading warp before the stage counts as full, since 0 * NaN
-/// is NaN.
+/// is NaN; of codes their scale factors.
 #[cube]
 pub(super) fn load_values(ctx: &mut BlackwellCtx<'_>, at: &TileCoords, j: u32) {
     let shape = comptime!(ctx.shape);
@@ -187,14 +219,18 @@ pub(super) fn load_values(ctx: &mut BlackwellCtx<'_>, at: &TileCoords, j: u32) {
             sync_plane();
             ptx::mbar_wait(lands, ctx.mended % 2u32);
             ctx.mended += 1u32;
-            let kept = at.len_kv.max(row0) - row0;
-            zero_rows(
-                smem,
-                kept,
-                comptime!(shape.block),
-                comptime!(shape.d_v),
-                full,
-            );
+            if comptime!(shape.features.operands.is_some()) {
+                zero_scales(smem, j, at.len_kv, full, shape);
+            } else {
+                let kept = at.len_kv.max(row0) - row0;
+                zero_rows(
+                    smem,
+                    kept,
+                    comptime!(shape.block),
+                    comptime!(shape.d_v),
+                    full,
+                );
+            }
         }
     }
 }

@@ -8,6 +8,7 @@
 //! matrix unit is busy with one stage while the other is in its softmax comes from there being two.
 
 mod block_scaled;
+mod codes;
 mod edges;
 mod exponential;
 mod forward;

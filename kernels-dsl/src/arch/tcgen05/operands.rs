@@ -11,6 +11,10 @@ use crate::tile::Fragment;
 pub struct ScoreLane {
     /// `[n]` f32.
     pub v: Array<f32>,
+    /// `[n / 8]`: E2M1 codes of the weights, the first in the lowest bits, where they are codes.
+    pub codes: Array<u32>,
+    /// Codes of the scales of their groups, four in a word.
+    pub scales: Array<u32>,
     /// Row of the tile.
     pub row: u32,
     /// Columns.
@@ -64,14 +68,23 @@ pub(super) fn k_major(addr: u32) -> u64 {
     descriptor_k_major(addr) | TCGEN05
 }
 
-/// Descriptor of a K-major tile whose rows are `span` bytes, 64 or 128, with the swizzle of that span: groups of 8
+/// Descriptor of a K-major tile whose rows are `span` bytes, 32, 64 or 128, with the swizzle of that span: groups of 8
 /// rows follow one another.
 #[cube]
 pub(super) fn k_major_of_span(addr: u32, #[comptime] span: u32) -> u64 {
     let a = u64::cast_from((addr & 0x3FFFF) >> 4);
-    let swizzle = comptime!((if span == 64 { 4u64 } else { 2u64 }) << 61);
+    let swizzle = comptime!(swizzle_code(span) << 61);
     let stride = comptime!((8 * span as u64 / 16) << 32);
     a | comptime!(swizzle | stride | 1 << 16) | TCGEN05
+}
+
+/// How descriptors of tcgen05 name the swizzle of `span` bytes.
+fn swizzle_code(span: u32) -> u64 {
+    match span {
+        32 => 6,
+        64 => 4,
+        _ => 2,
+    }
 }
 
 /// Descriptor of scale factors of 128 rows, as tcgen05.cp reads 32 rows of 16 bytes: no swizzle, 128 bytes between

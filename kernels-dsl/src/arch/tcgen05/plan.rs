@@ -14,10 +14,12 @@ pub struct TensorPlan {
     pub block: u32,
     /// Columns of O, one f32 each.
     pub width: u32,
-    /// Bits of a weight of P: 16, or 8 of E4M3.
+    /// Bits of a weight of P: 16, 8 of E4M3, 4 of E2M1.
     pub weight_bits: u32,
     /// Columns of the scale factors of Q, and of those of K: 0 where operands are 16-bit.
     pub score_scales: u32,
+    /// Columns of the scale factors of P: 0 where operands are 16-bit.
+    pub weight_scales: u32,
     /// Columns of the scale factors of V: 0 where operands are 16-bit.
     pub value_scales: u32,
 }
@@ -58,7 +60,7 @@ impl TensorPlan {
     }
     /// First column of the scale factors of V for a query stage.
     pub fn value_scales(self, stage: u32) -> u32 {
-        self.prob_scales(stage) + SCALE_COLUMNS
+        self.prob_scales(stage) + self.weight_scales
     }
     /// First column of the scale factors of Q of a query stage, those of K behind them. They are read while S is written,
     /// so that no S has room for them.
@@ -88,10 +90,6 @@ impl TensorPlan {
         let of_stage = |s: u32| {
             let probs = self.scores(s) + self.probs_offset();
             let over = Some(format!("S{s}"));
-            let scales = match self.value_scales {
-                0 => 0,
-                _ => SCALE_COLUMNS,
-            };
             let (values, queries) = (self.value_scales(s), self.query_scales(s));
             let keys = queries + self.score_scales;
             [
@@ -100,7 +98,7 @@ impl TensorPlan {
                 region(
                     format!("scales of P{s}"),
                     self.prob_scales(s),
-                    scales,
+                    self.weight_scales,
                     over.clone(),
                 ),
                 region(format!("scales of V{s}"), values, self.value_scales, over),
@@ -137,6 +135,7 @@ mod tests {
         width: 128,
         weight_bits: 16,
         score_scales: 0,
+        weight_scales: 0,
         value_scales: 0,
     };
     /// NVFP4 scores of d 128, E4M3 weights and values.
@@ -144,7 +143,17 @@ mod tests {
         block: 64,
         weight_bits: 8,
         score_scales: 8,
+        weight_scales: 4,
         value_scales: 4,
+        ..D128
+    };
+    /// NVFP4 throughout, d 128 and d_v 64.
+    const FOUR_BITS: TensorPlan = TensorPlan {
+        width: 64,
+        weight_bits: 4,
+        score_scales: 8,
+        weight_scales: 8,
+        value_scales: 8,
         ..D128
     };
 
@@ -168,7 +177,16 @@ mod tests {
              scales of V1 68..72 over S1\nO1 256..384\nscales of Q1 400..408\n\
              scales of K1 408..416\n416 of 512 columns in use"
         );
-        // Blocks of 128 keys have no room for them.
+        // P in four bits, with two tiles of scale factors of its own and two of V's.
+        assert_eq!(
+            FOUR_BITS.to_string(),
+            "S0 0..128\nP0 112..128 over S0\nscales of P0 0..8 over S0\nscales of V0 8..16 over S0\n\
+             O0 256..320\nscales of Q0 384..392\nscales of K0 392..400\n\
+             S1 128..256\nP1 240..256 over S1\nscales of P1 128..136 over S1\n\
+             scales of V1 136..144 over S1\nO1 320..384\nscales of Q1 400..408\n\
+             scales of K1 408..416\n416 of 512 columns in use"
+        );
+        // Blocks of 128 keys have no room for them where both outputs are 128 wide.
         let longer = TensorPlan {
             block: 128,
             ..SCALED
@@ -178,7 +196,7 @@ mod tests {
 
     #[test]
     fn regions_overlap_only_where_they_say_so() {
-        for like in [D128, SCALED] {
+        for like in [D128, SCALED, FOUR_BITS] {
             for (q_stages, block) in [(1, 64), (1, 128), (2, 32), (2, 64), (2, 128)] {
                 for width in [16, 48, 64, 128] {
                     let plan = TensorPlan {

@@ -69,6 +69,20 @@ pub(super) fn store_row<N: Size>(address: u32, words: Vector<u32, N>, #[comptime
     gpu_asm!("// {a} {w}\ntcgen05.st.sync.aligned.32x32b.x{n}.b32 [%0], {{{regs}}};", a = in(_) val::<u32>(address), w = in(_) val::<Vector<u32, N>>(words), n = const n, regs = const regs);
 }
 
+/// A word of this thread in shared memory. SAFETY: `address` is a multiple of 4 and lies in this thread's part of the cube's
+/// shared memory.
+#[cube]
+pub(super) fn store_shared(address: u32, word: u32) {
+    gpu_asm!("st.shared.b32 [{a}], {w};", a = in(_) val::<u32>(address), w = in(_) val::<u32>(word));
+}
+
+/// 16 bytes of shared memory `and` a mask for each of their words, which all have the same. SAFETY: `address` is a multiple
+/// of 16, and nobody else touches these bytes now.
+#[cube]
+pub(super) fn mask_shared16(address: u32, mask: u32) {
+    gpu_asm!("{{ // {a} {m}\n.reg .b32 x<4>;\nld.shared.v4.b32 {{x0, x1, x2, x3}}, [%0];\nand.b32 x0, x0, %1;\nand.b32 x1, x1, %1;\nand.b32 x2, x2, %1;\nand.b32 x3, x3, %1;\nst.shared.v4.b32 [%0], {{x0, x1, x2, x3}}; }}", a = in(_) val::<u32>(address), m = in(_) val::<u32>(mask));
+}
+
 /// What this thread stored is in tensor memory.
 #[cube]
 pub(super) fn store_wait() {

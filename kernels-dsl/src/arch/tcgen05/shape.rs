@@ -1,8 +1,8 @@
 //! Comptime shape of the Blackwell tier's kernel.
 
 use super::{SCALE_COLUMNS, TensorPlan};
-use crate::attention::{LogitFeatures, TileShape};
-use crate::quant::{OperandFormat, SCALE_ROWS};
+use crate::attention::{LogitFeatures, TileShape, WeightFormat};
+use crate::quant::{OperandFormat, SCALE_ROWS, ScaleRule};
 
 /// Rows of a query stage: the lanes of tensor memory.
 pub const STAGE_ROWS: u32 = 128;
@@ -68,26 +68,54 @@ impl BlackwellShape {
             width: self.width(),
             weight_bits: self.weight_bits(),
             score_scales: SCALE_COLUMNS * self.score_tiles(),
+            weight_scales: SCALE_COLUMNS * self.weight_tiles(),
             value_scales: SCALE_COLUMNS * self.value_tiles(),
         }
     }
+    /// What P and V are as block-scaled operands.
+    pub(super) fn value_format(self) -> Option<OperandFormat> {
+        self.features.operands.map(|_| match self.features.weights {
+            WeightFormat::Wide | WeightFormat::E4m3 => OperandFormat::Mxfp8(ScaleRule::default()),
+            WeightFormat::Nvfp4 => OperandFormat::Nvfp4 { exponent: 0 },
+            WeightFormat::Mxfp4(rule) => OperandFormat::Mxfp4(rule),
+        })
+    }
     /// Bits of a weight.
     pub(super) fn weight_bits(self) -> u32 {
-        match self.features.operands {
-            Some(_) => 8,
-            None => 16,
-        }
+        self.value_format()
+            .map_or(16, |format| format.bits() as u32)
+    }
+    /// Bytes of a block's keys in a row of V.
+    pub(super) fn value_span(self) -> u32 {
+        self.block * self.weight_bits() / 8
     }
     /// Tiles of scale factors of 128 rows of Q or K.
     pub(super) fn score_tiles(self) -> u32 {
         let tiles = |format: OperandFormat| self.d.div_ceil(format.quad() as u32);
         self.features.operands.map_or(0, tiles)
     }
-    /// Tiles of scale factors of a block of V: of 128 of its columns each.
+    /// Tiles of scale factors of a block of P.
+    pub(super) fn weight_tiles(self) -> u32 {
+        let tiles = |format: OperandFormat| self.block.div_ceil(format.quad() as u32);
+        self.value_format().map_or(0, tiles)
+    }
+    /// Tiles of scale factors of 128 columns of V each, for four groups of keys.
+    pub(super) fn value_rows(self) -> u32 {
+        self.width().div_ceil(SCALE_ROWS as u32)
+    }
+    /// Tiles of scale factors of a block of V.
     pub(super) fn value_tiles(self) -> u32 {
-        match self.features.operands {
-            Some(_) => self.width().div_ceil(SCALE_ROWS as u32),
-            None => 0,
+        self.weight_tiles() * self.value_rows()
+    }
+    /// Whether P is codes with scale factors of their own, which reach tensor memory through shared memory.
+    pub(super) fn weights_scaled(self) -> bool {
+        self.weight_bits() == 4
+    }
+    /// Bytes of the scale factors of the weights of a query stage.
+    pub(super) fn weight_scale_bytes(self) -> u32 {
+        match self.weights_scaled() {
+            true => self.weight_tiles() * SCALE_BYTES,
+            false => 0,
         }
     }
     /// Places of 16 bits in a row of Q or K: its elements, or their codes four by four or two by two.
@@ -105,6 +133,10 @@ impl BlackwellShape {
     pub fn q_bytes(self) -> u32 {
         self.q_codes() + self.q_stages * self.score_tiles() * SCALE_BYTES
     }
+    /// Bytes of a query tile and of the scale factors of weights behind it.
+    pub fn q_space(self) -> u32 {
+        self.q_bytes() + self.q_stages * self.weight_scale_bytes()
+    }
     /// Bytes of the elements of a key block; their scale factors lie behind them.
     pub fn k_codes(self) -> u32 {
         Self::columns(self.row_places()) * self.block * 128
@@ -117,11 +149,11 @@ impl BlackwellShape {
     pub fn k_stage(self) -> u32 {
         self.k_bytes().next_multiple_of(1024)
     }
-    /// Bytes of the elements of a value block: keys by 64-column blocks, or, in E4M3, columns by keys. Their scale factors
+    /// Bytes of the elements of a value block: keys by 64-column blocks, or, as codes, columns by keys. Their scale factors
     /// lie behind them.
     pub fn v_codes(self) -> u32 {
         match self.features.operands {
-            Some(_) => self.width() * self.block,
+            Some(_) => self.width() * self.value_span(),
             None => Self::columns(self.d_v) * self.block * 128,
         }
     }
@@ -135,7 +167,7 @@ impl BlackwellShape {
     }
     /// Shared memory of a cube: queries, rings, barriers, values of rows, the address of tensor memory.
     pub fn smem_bytes(self) -> u32 {
-        self.q_bytes()
+        self.q_space()
             + self.stages * (self.k_stage() + self.v_stage())
             + 8 * self.barriers()
             + 4 * self.row_words()

@@ -22,7 +22,10 @@ pub(super) fn store_rows(ctx: &mut BlackwellCtx<'_>, done: &Finished) {
     let head = ctx.tile.head_of(row);
     let alive = at < ctx.tile.len_q;
     let exists = at < ctx.tile.rows_q;
-    let inverse = select(alive, done.inverse[0], 0.0f32);
+    let mut inverse = select(alive, done.inverse[0], 0.0f32);
+    if comptime!(shape.features.operands.is_some()) {
+        inverse *= ctx.factor;
+    }
     let place = (ctx.tile.first_q + at) as usize;
     let to = ctx.out_layout.base(ctx.tile.entry, head) + place * ctx.out_layout.row;
     let from = ctx.lane_address() + ctx.acc_column(stage);

@@ -99,22 +99,28 @@ pub(super) fn select_blackwell(
     }
 }
 
-/// Block-scaled operands that tcgen05 multiplies as they are: weights and values in E4M3, whole sequences, so that blocks of
-/// keys start where tiles of scale factors do.
+/// Block-scaled operands that tcgen05 multiplies as they are: weights and values in FP8 or FP4, sequences that start where
+/// batch entries do, so that blocks of keys start where tiles of scale factors do.
 fn check_operands(key: &AttendKey, caps: &Caps, policy: &Policy) -> Result<(), NotAvailable> {
     let no = |limit, needed, available| Err(lacks(key, caps, limit, needed, available));
     match (key.features.operands, key.features.weights) {
         (None, WeightFormat::Wide) => return Ok(()),
         (None, _) => return no("blackwell tier's weights", "e4m3 or e2m1", "16-bit"),
-        (Some(_), WeightFormat::E4m3) => {}
-        (Some(_), _) => return no("blackwell tier's weights", "e2m1", "e4m3"),
+        (Some(_), WeightFormat::Wide) => {
+            return no("blackwell tier's weights", "16-bit", "e4m3 or e2m1");
+        }
+        (Some(_), _) => {}
     }
     if key.dtype != DType::BF16 {
         let limit = "blackwell tier's dtypes of operands";
         return Err(lacks(key, caps, limit, key.dtype, "bf16"));
     }
-    if key.features.lengths {
-        return no("blackwell tier's operands", "lengths", "whole sequences");
+    if key.features.varlen {
+        return no(
+            "blackwell tier's operands",
+            "packed sequences",
+            "a sequence a batch entry",
+        );
     }
     if policy.pack == Some(true) {
         return no(

@@ -1,7 +1,7 @@
 //! The Blackwell tier: where it runs, with which tiles, and what falls to the plane tier.
 
-use flashcube::OperandFormat;
 use flashcube::attention::WeightFormat;
+use flashcube::{OperandFormat, ScaleRule};
 
 use super::*;
 
@@ -146,14 +146,25 @@ fn block_scaled_operands_leave_room_for_scale_factors_or_are_refused_by_name() {
     }
     let refused = |key: AttendKey| limit_of(select_coded(&key)).0;
     let coded = |features| coded(64, 64, features);
-    let lengths = LogitFeatures {
+    let packed = LogitFeatures {
         lengths: true,
+        varlen: true,
         ..plain
     };
-    assert_eq!(refused(coded(lengths)), "blackwell tier's operands");
-    let mut fp4 = coded(plain);
-    fp4.features.weights = WeightFormat::Nvfp4;
-    assert_eq!(refused(fp4), "blackwell tier's weights");
+    assert_eq!(refused(coded(packed)), "blackwell tier's operands");
+    let mut wide = coded(plain);
+    wide.features.weights = WeightFormat::Wide;
+    assert_eq!(refused(wide), "blackwell tier's weights");
+    // Weights in four bits, and lengths of batch entries, have the tiles of those in eight.
+    let mut fp4 = coded(LogitFeatures {
+        lengths: true,
+        ..plain
+    });
+    for weights in [WeightFormat::Nvfp4, WeightFormat::Mxfp4(ScaleRule::Floor)] {
+        fp4.features.weights = weights;
+        let chosen = select_coded(&fp4).unwrap();
+        assert_eq!((chosen.rows, chosen.block), (256, 128), "{chosen}");
+    }
     let half = AttendKey {
         dtype: DType::F16,
         ..coded(plain)

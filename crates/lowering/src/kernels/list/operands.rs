@@ -61,18 +61,48 @@ fn block_scaled(all: &mut Vec<ListedKernel>) {
     let nvfp4 = OperandFormat::Nvfp4 { exponent: 0 };
     let mxfp4 = OperandFormat::Mxfp4(ScaleRule::Ceil);
     let mxfp8 = OperandFormat::Mxfp8(ScaleRule::Ceil);
-    for (name, format, d, features) in [
-        ("nvfp4", nvfp4, 64, plain),
-        ("nvfp4", nvfp4, 128, plain),
-        ("nvfp4_causal", nvfp4, 128, causal),
-        ("nvfp4_softcap", nvfp4, 128, softcap),
-        ("nvfp4", nvfp4, 256, plain),
-        ("mxfp4", mxfp4, 128, plain),
-        ("mxfp8", mxfp8, 64, plain),
-        ("mxfp8_causal", mxfp8, 128, causal),
+    let lengths = LogitFeatures {
+        lengths: true,
+        ..plain
+    };
+    let (e4m3, two) = (
+        WeightFormat::E4m3,
+        WeightFormat::Mxfp4(ScaleRule::default()),
+    );
+    for (name, format, weights, d, features) in [
+        ("nvfp4", nvfp4, e4m3, 64, plain),
+        ("nvfp4", nvfp4, e4m3, 128, plain),
+        ("nvfp4_causal", nvfp4, e4m3, 128, causal),
+        ("nvfp4_softcap", nvfp4, e4m3, 128, softcap),
+        ("nvfp4", nvfp4, e4m3, 256, plain),
+        ("mxfp4", mxfp4, e4m3, 128, plain),
+        ("mxfp8", mxfp8, e4m3, 64, plain),
+        ("mxfp8_causal", mxfp8, e4m3, 128, causal),
+        ("mxfp8_lengths", mxfp8, e4m3, 128, lengths),
+        // P in four bits.
+        ("nvfp4_p_nvfp4", nvfp4, WeightFormat::Nvfp4, 64, plain),
+        ("nvfp4_p_nvfp4", nvfp4, WeightFormat::Nvfp4, 128, plain),
+        (
+            "nvfp4_p_nvfp4_lengths",
+            nvfp4,
+            WeightFormat::Nvfp4,
+            128,
+            lengths,
+        ),
+        (
+            "nvfp4_p_nvfp4_softcap",
+            nvfp4,
+            WeightFormat::Nvfp4,
+            128,
+            softcap,
+        ),
+        ("nvfp4_p_nvfp4", nvfp4, WeightFormat::Nvfp4, 256, plain),
+        ("mxfp4_p_mxfp4", mxfp4, two, 64, plain),
+        ("mxfp4_p_mxfp4", mxfp4, two, 128, plain),
+        ("mxfp4_p_mxfp4_causal", mxfp4, two, 256, causal),
     ] {
         let features = LogitFeatures {
-            weights: WeightFormat::E4m3,
+            weights,
             operands: Some(format),
             ..features
         };
