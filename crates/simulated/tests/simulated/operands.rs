@@ -1,11 +1,12 @@
 //! Block-scaled operands that hold more than attention may see.
 
+use cubecl_runtime::client::Client;
 use flashcube::{
     AttendOptions, DType, OperandFormat, OperandOptions, Policy, ScaleRule, Tensor, TierName,
     attend_operands, quantize_operand,
 };
 use flashcube_lowering::Arch;
-use flashcube_simulated::{Options, Simulated};
+use flashcube_simulated::{Edit, Options, Simulated};
 
 use crate::Named;
 
@@ -20,48 +21,68 @@ const LENGTHS: [usize; 2] = [47, 129];
 /// Groups of 32 end here behind the lengths: values from these keys on share no scale with a visible one.
 const BEHIND: [usize; 2] = [64, 160];
 
-/// Values with NaN in groups that no query sees, quantized whole, give the same bits as zeros there.
+/// Values with NaN in groups that no query sees, quantized whole, give the same bits as zeros there; without the mask on
+/// their scale factors they do not.
 fn hidden_values() {
     let gpu = Simulated::open(Options::new(Arch::Sm100a)).unwrap();
-    let client = &gpu.client;
-    let tensor = |shape: [usize; 4], hidden: f32| {
-        let [_, h, s, d] = shape;
-        let of = |i: usize| {
-            let (entry, key) = (i / (h * s * d), i / d % s);
-            match key >= BEHIND[entry] {
-                true => hidden,
-                false => ((i * 37 + 11) % 101) as f32 / 50.0 - 1.0,
-            }
-        };
-        let n: usize = shape.iter().product();
-        let bytes: Vec<u8> = (0..n).flat_map(|i| of(i).to_le_bytes()).collect();
-        Tensor::contiguous(client.create_from_slice(&bytes), shape, DType::F32)
-    };
-    let rows = OperandOptions::rows(OperandFormat::Nvfp4 { exponent: 0 });
-    let [b, h, _, d] = SHAPE;
-    let q = quantize_operand(client, &tensor([b, h, 40, d], 0.0), &rows).unwrap();
-    let k = quantize_operand(client, &tensor(SHAPE, 0.0), &rows).unwrap();
-    for format in [
+    let formats = [
         OperandFormat::Nvfp4 { exponent: 0 },
         OperandFormat::Mxfp4(ScaleRule::Ceil),
         OperandFormat::Mxfp8(ScaleRule::Ceil),
-    ] {
-        let attended = |hidden: f32| {
-            let columns = OperandOptions::columns(format);
-            let v = quantize_operand(client, &tensor(SHAPE, hidden), &columns).unwrap();
-            let options = AttendOptions {
-                lengths_kv: Some(&LENGTHS),
-                policy: Policy {
-                    tier: Some(TierName::Blackwell),
-                    ..Policy::default()
-                },
-                ..AttendOptions::default()
-            };
-            let attended = attend_operands(client, [&q, &k, &v], DType::BF16, &options).unwrap();
-            client.read_one(attended.out.handle).unwrap().to_vec()
-        };
-        let (zeros, nan) = (attended(0.0), attended(f32::NAN));
+    ];
+    for format in formats {
+        let (zeros, nan) = (
+            attended(&gpu, format, 0.0),
+            attended(&gpu, format, f32::NAN),
+        );
         assert!(zeros.iter().any(|&byte| byte != 0));
         assert!(zeros == nan, "{format:?}");
     }
+    let edit: Edit = Box::new(|ptx| ptx.replace("and.b32 x", "// and.b32 x"));
+    let gpu = Simulated::open(Options {
+        edit: Some(edit),
+        ..Options::new(Arch::Sm100a)
+    });
+    let gpu = gpu.unwrap();
+    let [nvfp4, ..] = formats;
+    assert!(attended(&gpu, nvfp4, 0.0) != attended(&gpu, nvfp4, f32::NAN));
+}
+
+/// Values that are `hidden` behind the lengths.
+fn tensor(client: &Client, shape: [usize; 4], hidden: f32) -> Tensor<4> {
+    let [_, h, s, d] = shape;
+    let of = |i: usize| {
+        let (entry, key) = (i / (h * s * d), i / d % s);
+        match key >= BEHIND[entry] {
+            true => hidden,
+            false => ((i * 37 + 11) % 101) as f32 / 50.0 - 1.0,
+        }
+    };
+    let n: usize = shape.iter().product();
+    let bytes: Vec<u8> = (0..n).flat_map(|i| of(i).to_le_bytes()).collect();
+    Tensor::contiguous(client.create_from_slice(&bytes), shape, DType::F32)
+}
+
+/// Bytes of the outputs.
+fn attended(gpu: &Simulated, format: OperandFormat, hidden: f32) -> Vec<u8> {
+    let client = &gpu.client;
+    let rows = OperandOptions::rows(OperandFormat::Nvfp4 { exponent: 0 });
+    let columns = OperandOptions::columns(format);
+    let [b, h, _, d] = SHAPE;
+    let quantize = |shape, hidden, options: &OperandOptions<'_>| {
+        quantize_operand(client, &tensor(client, shape, hidden), options).unwrap()
+    };
+    let q = quantize([b, h, 40, d], 0.0, &rows);
+    let k = quantize(SHAPE, 0.0, &rows);
+    let v = quantize(SHAPE, hidden, &columns);
+    let options = AttendOptions {
+        lengths_kv: Some(&LENGTHS),
+        policy: Policy {
+            tier: Some(TierName::Blackwell),
+            ..Policy::default()
+        },
+        ..AttendOptions::default()
+    };
+    let attended = attend_operands(client, [&q, &k, &v], DType::BF16, &options).unwrap();
+    client.read_one(attended.out.handle).unwrap().to_vec()
 }
