@@ -4,6 +4,7 @@
 //! FLASHCUBE_REQUIRE_CUDA_TOOLKIT=1 they run and fail instead. Of the Blackwell tier's problems every run takes those
 //! that `conformance` names; `--include-ignored` takes all.
 
+mod accuracy;
 mod conformance;
 mod faults;
 mod instructions;
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
     };
     let mut trials: Vec<Trial> = conformance::TESTS
         .iter()
+        .chain(accuracy::TESTS)
         .chain(faults::TESTS)
         .chain(instructions::TESTS)
         .chain(operands::TESTS)
