@@ -164,6 +164,8 @@ fn plane_tile(key: &AttendKey, caps: &Caps, packed: bool) -> (usize, usize) {
         (..=128, 1) if roomy && !tight => (128, 32),
         (_, 0) => (64, 64),
         // Fewer than four planes do not keep their queries in registers.
+        // With 32 keys the compiler for sm_90 takes fewer registers than some of these steps need.
+        (65..=128, _) if x.weights.encoded() && caps.sm == Some(90) => (32, 64),
         (65..=128, _) if x.weights.encoded() => (32, 32),
         (..=128, _) | (_, 1) => (64, 32),
         _ => (64, 16),
@@ -183,8 +185,9 @@ fn decode_tile(key: &AttendKey, caps: &Caps, packed: bool) -> (usize, usize) {
     let x = &key.features;
     // Codes take half the room, but as many registers.
     let block = match (key.d + key.d_v, x.band_left) {
-        (..=128, _) => 64,
+        (..=128, false) => 64,
         (..=256, false) => 32,
+        (..=128, true) => 32,
         // With one step of 16 the compiler for sm_120 takes fewer registers than the step needs.
         (_, false) if caps.sm >= Some(100) && x.page.is_none() => 32,
         _ => 16,
