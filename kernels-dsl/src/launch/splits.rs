@@ -1,6 +1,8 @@
 //! How many parts a decode cuts its keys into: pure, from what a device holds at a time and from
 //! bytes.
 
+use super::COUNTERS;
+
 /// How the blocks of every tile are cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SplitPlan {
@@ -71,12 +73,18 @@ const LEAST_KEYS: usize = 64;
 /// The number of parts that takes least time, the smaller one of two that take the same.
 ///
 /// Time is counted in bytes at the memory's full speed. A wave of cubes moves its blocks at that
-/// speed where enough of them are busy, and a cube is no faster when there are
-/// fewer. Parts cost their bytes twice and a launch that merges them.
+/// speed where enough parts are busy, and a part is no faster when there are fewer. Parts of several
+/// cubes cost their bytes twice, and either a launch that merges them or that cubes meet, for which tiles must not
+/// be more than there are counters.
 pub fn plan_splits(problem: &SplitProblem) -> SplitPlan {
     let part = LEAST_KEYS.div_ceil(problem.block.max(1)).max(1);
     let most = problem.blocks.div_ceil(part).clamp(1, MAX_SPLITS);
+    // Cubes that meet need a counter for each tile.
+    let counted = |splits: &usize| {
+        !problem.merges || problem.tiles <= COUNTERS || problem.parts_of_a_cube(*splits) == *splits
+    };
     let splits = (1..=most)
+        .filter(counted)
         .min_by_key(|&splits| (time(problem, splits, part), splits))
         .unwrap_or(1);
     SplitPlan { splits, part }

@@ -55,6 +55,22 @@ fn few_tiles_are_split_until_the_memory_is_busy() {
     }
 }
 
+/// Cubes of a tile meet at a counter, of which there are 4096: more tiles are at most cut into one cube's parts.
+#[test]
+fn more_tiles_than_counters_leave_nothing_to_meet_for() {
+    for tiles in [4097, 4753, 10_000] {
+        for keys in [4096, 1 << 20] {
+            let problem = h200(tiles, keys);
+            let splits = plan_splits(&problem).splits;
+            assert_eq!(problem.parts_of_a_cube(splits), splits, "{tiles} {keys}");
+        }
+    }
+    // Of fewer, some are worth it.
+    let problem = h200(530, 1 << 20);
+    let splits = plan_splits(&problem).splits;
+    assert!(problem.parts_of_a_cube(splits) < splits);
+}
+
 #[test]
 fn a_larger_card_never_splits_less() {
     let on = |multiprocessors| {
