@@ -73,44 +73,52 @@ pub trait Partials<N: Size>: CubeType {
     fn out(&self, p: u32) -> Vector<f32, N>;
 }
 
-/// Partials in memory.
+/// Partials in memory: f32, or their bits.
 #[derive(CubeType)]
-struct InMemory<'a, N: Size> {
-    outs: &'a [Vector<f32, N>],
-    lses: &'a [f32],
-    out_at: usize,
-    lse_at: usize,
-    out_step: usize,
-    lse_step: usize,
+pub struct InMemory<'a, E: Numeric, N: Size> {
+    /// Vectors of outs.
+    pub outs: &'a [Vector<E, N>],
+    /// Log-sum-exps.
+    pub lses: &'a [f32],
+    /// Where the first partial's vector lies.
+    pub out_at: usize,
+    /// Where its log-sum-exp lies.
+    pub lse_at: usize,
+    /// From one partial's vector to the next one's.
+    pub out_step: usize,
+    /// The same of log-sum-exps.
+    pub lse_step: usize,
 }
 
 #[cube]
-impl<'a, N: Size> InMemory<'a, N> {
-    fn new(
-        outs: &'a [Vector<f32, N>],
+impl<'a, E: Numeric, N: Size> InMemory<'a, E, N> {
+    /// Partials from these places on, so many apart.
+    pub fn new(
+        outs: &'a [Vector<E, N>],
         lses: &'a [f32],
         out_at: usize,
         lse_at: usize,
-        layouts: &MergeLayouts,
-    ) -> InMemory<'a, N> {
-        InMemory::<'a, N> {
+        out_step: usize,
+        lse_step: usize,
+    ) -> InMemory<'a, E, N> {
+        InMemory::<'a, E, N> {
             outs,
             lses,
             out_at,
             lse_at,
-            out_step: layouts.outs.partial,
-            lse_step: layouts.lses.partial,
+            out_step,
+            lse_step,
         }
     }
 }
 
 #[cube]
-impl<'a, N: Size> Partials<N> for InMemory<'a, N> {
+impl<'a, E: Numeric, N: Size> Partials<N> for InMemory<'a, E, N> {
     fn lse(&self, p: u32) -> f32 {
         self.lses[self.lse_at + p as usize * self.lse_step]
     }
     fn out(&self, p: u32) -> Vector<f32, N> {
-        self.outs[self.out_at + p as usize * self.out_step]
+        Vector::<f32, N>::reinterpret(self.outs[self.out_at + p as usize * self.out_step])
     }
 }
 
@@ -226,8 +234,10 @@ pub fn merge_partials_fma<E: Float, N: Size>(
     let batch = lane / layouts.s / layouts.h;
     let lse_at = layouts.lses.at(batch, head, row);
     let out_at = layouts.outs.at(batch, head, row) + x;
-    let from = InMemory::<N>::new(outs, lses, out_at, lse_at, layouts);
-    let own = merge_share::<N, InMemory<'_, N>>(&from, layouts.n, team, layouts.neg_inf, teams);
+    let (out_step, lse_step) = (layouts.outs.partial, layouts.lses.partial);
+    let from = InMemory::<f32, N>::new(outs, lses, out_at, lse_at, out_step, lse_step);
+    let own =
+        merge_share::<N, InMemory<'_, f32, N>>(&from, layouts.n, team, layouts.neg_inf, teams);
     let share = if comptime!(teams > 1) {
         merge_shares::<N>(&own, shape)
     } else {

@@ -2,6 +2,7 @@
 //! ahead, and each plane of 32 units multiplies its own 16 or 32 query rows by mma.sync, with the
 //! scores' registers reused as P. All units play every role.
 
+mod arrivals;
 mod codes;
 mod copies;
 mod forward;
@@ -23,6 +24,7 @@ pub use operands::*;
 pub use parts::*;
 pub use shape::*;
 
+pub(in crate::arch) use arrivals::{count_arrival, last_to_arrive};
 pub(in crate::arch) use matmul::{
     address_of, column_zeros, fence_device, lane_words, ldmatrix, load_word, mma, store_word,
 };

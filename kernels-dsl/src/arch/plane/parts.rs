@@ -2,8 +2,8 @@
 
 use cubecl::prelude::*;
 
-use super::{PlaneCtx, PlaneShape, fence_device, load_word, ptx, store_word};
-use crate::attention::{Partials, PartialsExpand, Share, head_of, merge_share, query_of};
+use super::{PlaneCtx, last_to_arrive, load_word, ptx};
+use crate::attention::{InMemory, Partials, PartialsExpand, Share, head_of, merge_share, query_of};
 use crate::tile::Layout;
 
 /// Where merged results go: out in units of 4 elements, lse in elements.
@@ -36,64 +36,9 @@ impl Partials<Const<4>> for InCube {
         f32::from_bits(load_word(self.row + p * self.step + self.lse))
     }
     fn out(&self, p: u32) -> Vector<f32, Const<4>> {
-        floats(ptx::load_chunk(self.row + p * self.step + self.column))
+        let words = ptx::load_chunk(self.row + p * self.step + self.column);
+        Vector::<f32, Const<4>>::reinterpret(words)
     }
-}
-
-/// Parts that cubes left in memory.
-#[derive(CubeType)]
-struct InMemory<'a> {
-    outs: &'a [Vector<u32, Const<4>>],
-    lses: &'a [f32],
-    out_at: usize,
-    lse_at: usize,
-    out_step: usize,
-    lse_step: usize,
-}
-
-#[cube]
-impl<'a> InMemory<'a> {
-    /// Those of vector `x` of a row, from entry `first` on.
-    fn new(ctx: &'a PlaneCtx<'_>, first: u32, head: u32, query: usize, x: usize) -> InMemory<'a> {
-        InMemory::<'a> {
-            outs: &*ctx.out,
-            lses: &*ctx.lse,
-            out_at: ctx.out_layout.base(first, head) + query * ctx.out_layout.row + x,
-            lse_at: ctx.lse_layout.base(first, head) + query * ctx.lse_layout.row,
-            out_step: ctx.out_layout.batch,
-            lse_step: ctx.lse_layout.batch,
-        }
-    }
-}
-
-#[cube]
-impl<'a> Partials<Const<4>> for InMemory<'a> {
-    fn lse(&self, p: u32) -> f32 {
-        self.lses[self.lse_at + p as usize * self.lse_step]
-    }
-    fn out(&self, p: u32) -> Vector<f32, Const<4>> {
-        floats(self.outs[self.out_at + p as usize * self.out_step])
-    }
-}
-
-#[cube]
-fn floats(words: Vector<u32, Const<4>>) -> Vector<f32, Const<4>> {
-    let mut out = Vector::<f32, Const<4>>::zeroed();
-    #[unroll]
-    for w in 0..4usize {
-        out.insert(w, f32::from_bits(words.extract(w)));
-    }
-    out
-}
-
-#[cube]
-fn bits(x: Vector<f32, Const<4>>) -> Vector<u32, Const<4>> {
-    let mut out = Vector::<u32, Const<4>>::zeroed();
-    #[unroll]
-    for w in 0..4usize {
-        out.insert(w, x.extract(w).to_bits());
-    }
-    out
 }
 
 /// Which tile a cube's parts belong to.
@@ -161,7 +106,8 @@ pub(super) fn merge_parts<E: Float>(
             output += comptime!(shape.units());
         }
         let tile = CUBE_POS as u32 / cubes;
-        if arrive(&place, tile, arrivals, shape) {
+        let flag = smem + comptime!(shape.part_bytes() * shape.parts);
+        if last_to_arrive(flag, cubes, arrivals, tile) {
             let mut output = UNIT_POS;
             while output < outputs {
                 let share = of_tile(&*ctx, &place, output / width, output % width);
@@ -193,8 +139,22 @@ fn of_tile(ctx: &PlaneCtx<'_>, place: &Place, row: u32, x: u32) -> Share<Const<4
     let row = place.row0 + row;
     let query = query_of(row, pack).min(place.rows_q - 1u32) as usize;
     let head = head_of(place.first_head, row, pack);
-    let from = InMemory::new(ctx, place.first_entry, head, query, x as usize);
-    merge_share::<Const<4>, InMemory<'_>>(&from, place.cubes, 0u32, ctx.neg_inf, 1u32)
+    let outs = ctx.out_layout.base(place.first_entry, head) + query * ctx.out_layout.row;
+    let from = InMemory::<u32, Const<4>>::new(
+        &*ctx.out,
+        &*ctx.lse,
+        outs + x as usize,
+        ctx.lse_layout.base(place.first_entry, head) + query * ctx.lse_layout.row,
+        ctx.out_layout.batch,
+        ctx.lse_layout.batch,
+    );
+    merge_share::<Const<4>, InMemory<'_, u32, Const<4>>>(
+        &from,
+        place.cubes,
+        0u32,
+        ctx.neg_inf,
+        1u32,
+    )
 }
 
 /// The cube's result of four columns of a row, to memory.
@@ -206,7 +166,7 @@ fn leave(ctx: &mut PlaneCtx<'_>, place: &Place, row: u32, x: u32) {
         let (value, total) = of_cube(&*ctx, place, row, x).result(ctx.neg_inf);
         let head = head_of(place.first_head, place.row0 + row, pack);
         let to = ctx.out_layout.base(place.entry, head) + query as usize * ctx.out_layout.row;
-        ctx.out[to + x as usize] = bits(value);
+        ctx.out[to + x as usize] = Vector::<u32, Const<4>>::reinterpret(value);
         if x == 0u32 {
             let to = ctx.lse_layout.base(place.entry, head) + query as usize * ctx.lse_layout.row;
             ctx.lse[to] = total;
@@ -238,30 +198,4 @@ fn write<E: Float>(
             lse[merged.lse.base(place.batch, head) + query as usize * merged.lse.row] = total;
         }
     }
-}
-
-/// Whether every other cube of the tile has left its result. The last one leaves the counter at 0 for
-/// the launch after this.
-#[cube]
-fn arrive(
-    place: &Place,
-    tile: u32,
-    arrivals: &mut [Atomic<u32>],
-    #[comptime] shape: PlaneShape,
-) -> bool {
-    let flag = place.smem + comptime!(shape.part_bytes() * shape.parts);
-    fence_device();
-    sync_cube();
-    if UNIT_POS == 0u32 {
-        let before = arrivals[tile as usize].fetch_add(1u32);
-        let mut last = 0u32.runtime();
-        if before == place.cubes - 1u32 {
-            arrivals[tile as usize].store(0u32);
-            last = 1u32.runtime();
-        }
-        store_word(flag, last);
-    }
-    sync_cube();
-    fence_device();
-    load_word(flag) == 1u32
 }

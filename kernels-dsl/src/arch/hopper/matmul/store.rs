@@ -6,7 +6,7 @@ use super::shape::PARTS;
 use super::{HopperMatmul, ptx};
 use crate::arch::fma::bias_of;
 use crate::arch::hopper::ptx as hopper;
-use crate::arch::plane::{fence_device, global_addr, load_word, store_word};
+use crate::arch::plane::{count_arrival, fence_device, global_addr, load_word};
 use crate::quant::WorkUnit;
 
 /// Named barrier of the consumers.
@@ -105,21 +105,14 @@ fn store_columns<E: Float>(
     }
 }
 
-/// Whether every other cube of the block has stored its sums. The last one leaves the counter at 0
-/// for the launch after this.
+/// Whether every other cube of the block has stored its sums.
 #[cube]
 fn arrive(ctx: &HopperMatmul<'_>, unit: &WorkUnit, counters: &mut [Atomic<u32>]) -> bool {
     let flag = ctx.smem + comptime!(ctx.shape.flag_at());
     fence_device();
     hopper::named_sync(CONSUMERS_BARRIER.runtime(), 256u32);
     if UNIT_POS == 128u32 {
-        let before = counters[unit.block as usize].fetch_add(1u32);
-        let mut last = 0u32.runtime();
-        if before == ctx.sizes.splits - 1u32 {
-            counters[unit.block as usize].store(0u32);
-            last = 1u32.runtime();
-        }
-        store_word(flag, last);
+        count_arrival(flag, ctx.sizes.splits, counters, unit.block);
     }
     hopper::named_sync(CONSUMERS_BARRIER.runtime(), 256u32);
     fence_device();

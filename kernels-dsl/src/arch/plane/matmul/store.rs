@@ -4,6 +4,7 @@ use cubecl::prelude::*;
 
 use super::{PlaneMatmul, ptx};
 use crate::arch::fma::bias_of;
+use crate::arch::plane::last_to_arrive;
 use crate::quant::WorkUnit;
 
 /// Sums of this plane to shared memory, [plane along k, row, column].
@@ -53,7 +54,8 @@ pub(super) fn store_block<E: Float>(
             sums[own + i as usize] = plane_sum(ctx, i);
             i += comptime!(shape.units());
         }
-        last = arrive(ctx, unit, counters);
+        let flag = ctx.smem + comptime!(shape.flag_at());
+        last = last_to_arrive(flag, ctx.sizes.splits, counters, unit.block);
     }
     if last {
         let column0 = ctx.n_tile * 64u32;
@@ -99,25 +101,4 @@ fn cube_sum(ctx: &PlaneMatmul<'_>, sums: &[f32], first: usize, #[comptime] eleme
         sum += ptx::load_shared_sum(&sums[at]);
     }
     sum
-}
-
-/// Whether every other cube of the block has stored its sums. The last one leaves the counter at 0
-/// for the launch after this.
-#[cube]
-fn arrive(ctx: &PlaneMatmul<'_>, unit: &WorkUnit, counters: &mut [Atomic<u32>]) -> bool {
-    let flag = ctx.smem + comptime!(ctx.shape.flag_at());
-    ptx::fence_device();
-    sync_cube();
-    if UNIT_POS == 0u32 {
-        let before = counters[unit.block as usize].fetch_add(1u32);
-        let mut last = 0u32.runtime();
-        if before == ctx.sizes.splits - 1u32 {
-            counters[unit.block as usize].store(0u32);
-            last = 1u32.runtime();
-        }
-        ptx::store_word(flag, last);
-    }
-    sync_cube();
-    ptx::fence_device();
-    ptx::load_word(flag) == 1u32
 }
