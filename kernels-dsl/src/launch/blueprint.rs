@@ -138,13 +138,12 @@ impl AttendBlueprint {
                 // A key that outweighs the others has the weight 1, which 16 bits hold; one below the
                 // largest has a rounded one. With a slack of 8 errors are 4 % larger on normal
                 // inputs and 14 % with outliers, even with one of 1/2 2 %.
-                TierName::Unit | TierName::Hopper => 0,
+                TierName::Unit | TierName::Plane | TierName::Hopper => 0,
                 // Encoded weights reach 2^8 already.
-                _ if self.features.weights.encoded() => 0,
-                // On Blackwell a correction stalls a role of its own, and FlashAttention-4 does so too; on
-                // the plane tier some kernels spill without. Weights up to 2^8 fit f16 with room for
-                // its largest sums of products.
-                TierName::Plane | TierName::Blackwell => 8,
+                TierName::Blackwell if self.features.weights.encoded() => 0,
+                // There a correction stalls a role of its own, and FlashAttention-4 does so too. Weights
+                // up to 2^8 fit f16 with room for its largest sums of products.
+                TierName::Blackwell => 8,
             },
             joined: self.tier == TierName::Hopper && self.hopper_shape().joined(),
         }
