@@ -309,6 +309,8 @@ impl<'a, NS: Size, NP: Size> Tier for Hopper<'a, NS, NP> {
         ctx.tiles += 1u32;
     }
     fn scores_done(ctx: &mut HopperCtx<'a>) {
+        // All lanes have read the slots that the producer may now write.
+        sync_plane();
         ctx.release(ctx.q_empty(ctx.q_stage));
     }
     fn turn_begin(ctx: &mut HopperCtx<'a>) {
