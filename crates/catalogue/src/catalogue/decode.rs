@@ -346,7 +346,8 @@ fn matrix(on: On) -> Vec<Entry> {
     shared.retain(|(_, decode)| on.tier != TierName::Hopper || decode.attend.s_q == 1);
     problems.extend(named("cascade", shared));
     problems.extend(named("empty", empty(&sizes((8, 2), 1, 64, 64))));
-    let list = pages(&plane, 5).into_iter();
+    // Two cubes of four parts.
+    let list = pages(&plane, 8).into_iter();
     problems.extend(list.map(|(detail, decode)| (on.pages, detail, decode)));
     let list = device(&plane, 3).into_iter();
     problems.extend(list.map(|(detail, decode)| (on.pages, format!("device_{detail}"), decode)));
@@ -356,7 +357,7 @@ fn matrix(on: On) -> Vec<Entry> {
     problems.retain(|(_, _, decode)| boxed(decode.page));
     if on.tier == TierName::Plane {
         for (d, detail) in [(128, "d128"), (64, "d64"), (80, "d80")] {
-            let list = codes(&sizes((8, 2), 2, 260, d), 3).into_iter();
+            let list = codes(&sizes((8, 2), 2, 260, d), 8).into_iter();
             let named = |(name, decode)| ("plane_e4m3", format!("{name}_{detail}"), decode);
             problems.extend(list.map(named));
         }

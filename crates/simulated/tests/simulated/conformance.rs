@@ -24,6 +24,9 @@ pub(crate) const TESTS: &[Named] = &[
     ("hopper_forward_at_random_moments", || {
         all_pass(Arch::Sm90a, Schedule::Random(1), &HOPPER[..1]);
     }),
+    ("plane_decodes_on_sm_89", || {
+        all_pass(Arch::Sm89, Schedule::Latest, &PLANE_DECODES);
+    }),
     ("plane_products_on_sm_80", || {
         all_pass(Arch::Sm80, Schedule::Latest, &PLANE_PRODUCTS);
     }),
@@ -59,10 +62,19 @@ const PLANE: [&str; 3] = [
     "attend_forward/plane/q66xkv0/bf16",
     "attend_forward/plane/causal_bottom_right_q129xkv300/f16",
 ];
-const HOPPER: [&str; 3] = [
+/// Parts of one cube, of eight cubes, of cubes of one part, and of codes.
+const PLANE_DECODES: [&str; 4] = [
+    "attend_decode/plane/n4_q1xkv700/f16",
+    "attend_decode/plane/n32_q1xkv700/bf16",
+    "attend_decode/plane/n5_q1xkv700/bf16",
+    "attend_decode/plane_e4m3/page64_by_head_n8_d128/bf16",
+];
+const HOPPER: [&str; 4] = [
     "attend_forward/hopper/q193xkv130/bf16",
     "attend_forward/hopper/q66xkv0/bf16",
     "attend_forward/hopper/causal_bottom_right_q129xkv300/f16",
+    // Slots of tiles are used again.
+    "attend_forward/hopper/many_tiles/f16",
 ];
 const PLANE_PRODUCTS: [&str; 5] = [
     "w4a16/plane/m9n127k1024g128_zeros/f16",

@@ -1,4 +1,4 @@
-//! Faults planted in the text of the Blackwell forward, which passes without them: each must be found.
+//! Faults planted in the text of kernels that pass without them: each must be found.
 
 use flashcube_catalogue::Outcome;
 use flashcube_lowering::Arch;
@@ -9,13 +9,21 @@ use crate::conformance::row;
 
 pub(crate) const TESTS: &[Named] = &[
     ("faults_of_the_blackwell_kernel_are_found", || {
-        all_found(PROBLEM, plants());
+        all_found(Arch::Sm100a, PROBLEM, "tcgen05.mma", plants());
     }),
     ("faults_of_block_scaled_products_are_found", || {
-        all_found(BLOCK_SCALED, block_scaled_plants());
+        all_found(
+            Arch::Sm100a,
+            BLOCK_SCALED,
+            "tcgen05.mma",
+            block_scaled_plants(),
+        );
     }),
     ("faults_of_weights_in_four_bits_are_found", || {
-        all_found(FOUR_BITS, four_bit_plants());
+        all_found(Arch::Sm100a, FOUR_BITS, "tcgen05.mma", four_bit_plants());
+    }),
+    ("faults_of_parts_that_meet_are_found", || {
+        all_found(Arch::Sm80, PARTS, "atom", meeting_plants());
     }),
 ];
 
@@ -27,6 +35,9 @@ const BLOCK_SCALED: &str = "attend_operands/blackwell/nvfp4_d64/bf16";
 
 /// The same in NVFP4 throughout.
 const FOUR_BITS: &str = "attend_operands/blackwell/nvfp4_p_d64/bf16";
+
+/// 32 parts of a tile, four a cube, which eight cubes merge.
+const PARTS: &str = "attend_decode/plane/n32_q1xkv700/bf16";
 
 /// A change to one line of the text.
 type Change = Box<dyn Fn(&str) -> String + Send>;
@@ -72,8 +83,9 @@ impl Plant {
         for line in text.lines() {
             let found = line.contains(self.needle);
             if found && (self.which)(seen) {
-                edited += &(self.change)(line);
-                changed += 1;
+                let other = (self.change)(line);
+                changed += usize::from(other != line);
+                edited += &other;
             } else {
                 edited += line;
             }
@@ -82,7 +94,7 @@ impl Plant {
         }
         assert!(
             changed > 0,
-            "{}: `{}` occurs {seen} times",
+            "{}: none of {seen} lines with `{}` changes",
             self.name,
             self.needle
         );
@@ -143,6 +155,33 @@ fn block_scaled_plants() -> Vec<Plant> {
             every,
             with(", 16896;", ", 16384;"),
             &["MemoryOwned", "Mbarrier"],
+        ),
+    ]
+}
+
+/// A cube's barriers: before its parts are merged, before it counts itself, before it looks whether it was the last.
+fn meeting_plants() -> Vec<Plant> {
+    vec![
+        plant(
+            "barrier before a cube's parts are merged",
+            "bar.sync",
+            first,
+            dropped(),
+            &["Race", "Uninitialised"],
+        ),
+        plant(
+            "barrier before the flag is read",
+            "bar.sync",
+            |nth| nth == 2,
+            dropped(),
+            &["Race", "Uninitialised"],
+        ),
+        plant(
+            "counter left for the next launch",
+            "atom.global.exch",
+            every,
+            dropped(),
+            &["Numbers"],
         ),
     ]
 }
@@ -334,27 +373,26 @@ fn plants() -> Vec<Plant> {
     ]
 }
 
-fn all_found(problem: &str, plants: Vec<Plant>) {
+/// Plants them in the kernels whose text contains `mark`; the others of a problem are left alone.
+fn all_found(arch: Arch, problem: &str, mark: &'static str, plants: Vec<Plant>) {
     let mut missed = Vec::new();
     for plant in plants {
         let Plant { name, wanted, .. } = plant;
         let options = Options {
             max_instructions: 20_000_000,
-            // What makes operands has no product to plant a fault in.
-            edit: Some(Box::new(move |text| match text.contains("tcgen05.mma") {
+            edit: Some(Box::new(move |text| match text.contains(mark) {
                 true => plant.edit(text),
                 false => text.to_owned(),
             })),
-            ..Options::new(Arch::Sm100a)
+            ..Options::new(arch)
         };
         let gpu = Simulated::open(options).unwrap();
-        let found = match row(&gpu, problem).outcome {
-            Outcome::Failed(reason) => reason,
-            other => format!("{other:?}"),
-        };
-        let fault = match found.split_once(" Some(") {
-            Some((_, fault)) => fault.to_owned(),
-            None => format!("Numbers: {found}"),
+        let fault = match row(&gpu, problem).outcome {
+            Outcome::Failed(reason) => match reason.split_once(" Some(") {
+                Some((_, fault)) => fault.to_owned(),
+                None => format!("Numbers: {reason}"),
+            },
+            other => format!("nothing: {other:?}"),
         };
         println!("{name}: {}", fault.chars().take(200).collect::<String>());
         if !wanted.iter().any(|wanted| fault.starts_with(wanted)) {
