@@ -81,8 +81,8 @@ pub(super) fn select_blackwell(
         vector: 8,
         wide,
         folded: key.features.plain() && key.positive_scale && !key.features.weights.encoded(),
-        // B300 has twice the special-function units.
         parts: 1,
+        // B300 has twice the special-function units.
         polynomial: caps.sm == Some(100) && !key.features.weights.encoded(),
         features: key.features,
         fault: policy.fault,

@@ -163,8 +163,7 @@ fn plane_tile(key: &AttendKey, caps: &Caps, packed: bool) -> (usize, usize) {
         (..=128, 0) if roomy && !tight => (128, block),
         (..=128, 1) if roomy && !tight => (128, 32),
         (_, 0) => (64, 64),
-        // Fewer than four planes do not keep their queries in registers.
-        // With 32 keys the compiler for sm_90 takes fewer registers than some of these steps need.
+        // Fewer than four planes do not keep their queries in registers. With 32 keys the compiler for sm_90 takes fewer registers than some of these steps need.
         (65..=128, _) if x.weights.encoded() && caps.sm == Some(90) => (32, 64),
         (65..=128, _) if x.weights.encoded() => (32, 32),
         (..=128, _) | (_, 1) => (64, 32),
