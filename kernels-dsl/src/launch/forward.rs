@@ -116,12 +116,7 @@ impl ForwardCall<'_> {
                 blueprint.dtype.elem(),
             );
         }
-        check_launch(
-            self.client,
-            self.caps,
-            &blueprint,
-            [&result.handle, &lse.handle],
-        )
+        self.launched(result, lse)
     }
 
     fn plane(&self, [q, k, v, out]: [&Tensor<4>; 4], lse: &Tensor<3>) -> Result<(), Error> {
@@ -150,12 +145,7 @@ impl ForwardCall<'_> {
                 blueprint,
             );
         }
-        check_launch(
-            self.client,
-            self.caps,
-            &blueprint,
-            [&out.handle, &lse.handle],
-        )
+        self.launched(out, lse)
     }
 
     /// Launches the plane tier's kernel for split tiles, which merges them as well: parts and their lses
@@ -197,12 +187,13 @@ impl ForwardCall<'_> {
                 out.dtype.elem(),
             );
         }
-        check_launch(
-            self.client,
-            self.caps,
-            &blueprint,
-            [&out.handle, &lse.handle],
-        )
+        self.launched(out, lse)
+    }
+
+    /// What became of a launch that writes out and lse.
+    fn launched(&self, out: &Tensor<4>, lse: &Tensor<3>) -> Result<(), Error> {
+        let outputs = [&out.handle, &lse.handle];
+        check_launch(self.client, self.caps, &self.blueprint, outputs)
     }
 
     /// Tiles of the problem, which kernels that decode their order count in 32 bits.
@@ -271,12 +262,7 @@ impl ForwardCall<'_> {
                 blueprint.dtype.elem(),
             );
         }
-        check_launch(
-            self.client,
-            self.caps,
-            &blueprint,
-            [&out.handle, &lse.handle],
-        )
+        self.launched(out, lse)
     }
 
     fn blackwell(&self, [q, k, v, out]: [&Tensor<4>; 4], lse: &Tensor<3>) -> Result<(), Error> {
@@ -305,12 +291,7 @@ impl ForwardCall<'_> {
                 blueprint.dtype.elem(),
             );
         }
-        check_launch(
-            self.client,
-            self.caps,
-            &blueprint,
-            [&out.handle, &lse.handle],
-        )
+        self.launched(out, lse)
     }
 }
 
