@@ -6,6 +6,7 @@ use cubecl::prelude::*;
 
 use super::loads::{load_keys, load_queries, load_values};
 use super::operands::{descriptor_k_major, descriptor_mn_major};
+use super::ptx::lane;
 use super::slots::{await_tile, read_tile};
 use super::source::{TileSource, draw_tile};
 use super::store::{store_part, store_rows};
@@ -137,12 +138,6 @@ impl<'a> HopperCtx<'a> {
         let t = UNIT_POS % 128u32;
         self.wg * 64u32 + t / 32u32 * 16u32 + UNIT_POS % 32u32 / 4u32
     }
-}
-
-/// `UNIT_POS_PLANE` divides by a plane's size, which costs 25 instructions in the compiler's view.
-#[cube]
-fn lane() -> u32 {
-    UNIT_POS % 32u32
 }
 
 /// P in the registers of wgmma's left operand, two elements each.

@@ -5,6 +5,13 @@
 
 use cubecl::prelude::*;
 
+/// Number of this unit in its plane. `UNIT_POS_PLANE` divides by a plane's size, which the compiler does not know:
+/// 25 instructions.
+#[cube]
+pub(in crate::arch) fn lane() -> u32 {
+    UNIT_POS % 32u32
+}
+
 /// Reads a value, so that it reaches the assembler as a register and not as a pointer.
 #[cube]
 pub(in crate::arch) fn val<T: CubePrimitive>(x: T) -> T {

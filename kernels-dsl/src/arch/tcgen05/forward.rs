@@ -15,6 +15,7 @@ use super::{
     STAGE_ROWS, ScoreLane, ScoresInTensor, TensorProbs, ptx,
 };
 use crate::arch::hopper::ptx as shared;
+use crate::arch::hopper::ptx::lane;
 use crate::attention::{Exponential, Finished, Roles, Segments, Tier, TileCoords};
 use crate::tile::{Layout, Product, ProductMode};
 
@@ -157,12 +158,6 @@ impl<'a> BlackwellCtx<'a> {
     pub(super) fn row_slot(&self, stage: u32) -> usize {
         self.stage_row(stage) as usize
     }
-}
-
-/// `UNIT_POS_PLANE` divides by a plane's size, which costs 25 instructions in the compiler's view.
-#[cube]
-pub(super) fn lane() -> u32 {
-    UNIT_POS % 32u32
 }
 
 /// The accumulator in tensor memory.

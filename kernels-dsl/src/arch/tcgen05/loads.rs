@@ -2,10 +2,10 @@
 
 use cubecl::prelude::*;
 
-use super::forward::lane;
 use super::ptx::mask_shared16;
 use super::shape::SCALE_BYTES;
 use super::{BlackwellCtx, BlackwellShape, STAGE_ROWS};
+use crate::arch::hopper::ptx::lane;
 use crate::arch::hopper::{ptx, zero_rows};
 use crate::attention::TileCoords;
 use crate::quant::OperandFormat;

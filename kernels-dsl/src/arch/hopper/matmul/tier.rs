@@ -222,9 +222,10 @@ impl<'a> MatmulTier for HopperMatmulTier<'a> {
             comptime!(ctx.shape),
         );
     }
-    /// Each warp gives the stage back for itself.
+    /// Each warp gives the stage back for itself, once all its lanes have read their codes.
     fn release(ctx: &mut HopperMatmul<'a>, _j: u32) {
-        if UNIT_POS_PLANE == 0u32 {
+        sync_plane();
+        if hopper::lane() == 0u32 {
             hopper::mbar_arrive(ctx.empty());
         }
         ctx.pos += 1u32;
