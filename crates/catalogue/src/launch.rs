@@ -5,8 +5,9 @@ use cubecl::server::Handle;
 use flashcube::{
     AttendBlueprint, AttendOptions, BoolMask, DType, DequantizeOptions, Error, HadamardOptions,
     LinearWeights, MatmulOptions, MatmulPolicy, MergeOptions, PackedWeights, Policy,
-    RuntimeFailure, Tensor,
+    RuntimeFailure, ScaleType, Tensor, scale_range,
 };
+use flashcube_reference::quant::e8m0;
 
 use crate::array::{Array, Data, decode, layout};
 use crate::inputs::Inputs;
@@ -229,6 +230,7 @@ impl Run<'_> {
             words: handle("words"),
             scales: handle("scales"),
             scale_type: sizes.scales,
+            scale_range: self.scale_range(sizes),
             factor: sizes.factor(),
             zeros: optional("zeros"),
             gather: optional("gather"),
@@ -247,6 +249,24 @@ impl Run<'_> {
         let mut launched = self.collect(&places, &[erase(&multiplied.out)])?;
         launched.blueprint = multiplied.blueprint.map(|b| b.to_string());
         Ok(launched)
+    }
+
+    /// The range of the scales of columns that exist: the others' are NaN.
+    fn scale_range(&self, sizes: &LinearSizes) -> Option<[f32; 2]> {
+        let bytes = self
+            .inputs
+            .get("scales")
+            .map(Array::bytes)
+            .unwrap_or_default();
+        let values: Vec<f32> = match sizes.scales {
+            ScaleType::F16 => self.inputs.values("scales"),
+            ScaleType::E4M3 => return None,
+            ScaleType::E8M0 => {
+                let codes = bytes.iter().filter(|&&code| code != 255);
+                codes.map(|&code| e8m0::decode(code) as f32).collect()
+            }
+        };
+        scale_range(values.into_iter().filter(|x| !x.is_nan()))
     }
 
     fn hadamard(&self, sizes: &HadamardSizes) -> Result<Launched, Error> {

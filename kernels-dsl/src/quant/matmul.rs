@@ -1,11 +1,12 @@
 //! Products with packed weights: one loop over tiles of W for every tier.
 //!
-//! Codes are multiplied as the small numbers they stand for, which 16 bits hold exactly (NF4's but to
-//! their precision); the scale of a group multiplies the group's sum. The accumulator is f32 throughout.
+//! Codes become the small numbers they stand for, which 16 bits hold exactly (NF4's but to their
+//! precision); the scale of a group multiplies the group's sum, or the numbers ([`Scaling`]). The
+//! accumulator is f32 throughout.
 
 use cubecl::prelude::*;
 
-use super::{STEP, TILE, WeightTiles};
+use super::{STEP, Scaling, TILE, WeightTiles};
 
 /// Which parts of the loop these units run.
 #[derive(Debug, Hash, PartialEq, Eq, Clone, Copy)]
@@ -57,10 +58,11 @@ pub trait MatmulTier {
     fn load(ctx: &mut Self::Ctx, j: u32, end: u32);
     /// Waits for k-block `j`.
     fn receive(ctx: &mut Self::Ctx, j: u32);
-    /// Whether any of the columns of part `part` exist.
-    fn exists(ctx: &Self::Ctx, #[comptime] part: usize) -> bool;
     /// Takes part `part` of k-block `j` out of where it arrived.
     fn open(ctx: &mut Self::Ctx, j: u32, #[comptime] part: usize) -> Self::Block;
+    /// Until the weights of part `part` in the block before are multiplied, so that others may take their
+    /// registers.
+    fn claim(ctx: &mut Self::Ctx);
     /// The weights of step `step`, which lie in group `group` of the block.
     fn unpack(
         ctx: &Self::Ctx,
@@ -68,15 +70,18 @@ pub trait MatmulTier {
         #[comptime] step: usize,
         #[comptime] group: usize,
     ) -> Self::Weights;
-    /// `sums (+)= weights * x`, started; `accumulate` unset begins a group.
+    /// `sums (+)= weights * x` for part `part`, started; `accumulate` unset begins a group.
     fn issue(
         ctx: &mut Self::Ctx,
         weights: &Self::Weights,
         sums: &mut Self::Sums,
         j: u32,
+        #[comptime] part: usize,
         #[comptime] step: usize,
         #[comptime] accumulate: bool,
     );
+    /// Closes a part's products where scales are in the weights.
+    fn commit(ctx: &mut Self::Ctx);
     /// Waits for the products of the group, then `acc += scales * sums`.
     fn rescale(
         ctx: &mut Self::Ctx,
@@ -86,11 +91,13 @@ pub trait MatmulTier {
         #[comptime] part: usize,
         #[comptime] group: usize,
     );
-    /// Gives the place of k-block `j` back.
+    /// Gives the place of k-block `j` back, or of the one before it, where products of `j` are under way.
     fn release(ctx: &mut Self::Ctx, j: u32);
+    /// Waits for products under way and gives the last place back.
+    fn settle(ctx: &mut Self::Ctx);
 }
 
-/// `acc += W^T x^T` over the k-blocks `start .. end`.
+/// `acc += W^T x^T` over the k-blocks `start .. end`; with scales in the weights `sums += ` that.
 #[cube]
 pub fn multiply_blocks<T: MatmulTier>(
     ctx: &mut T::Ctx,
@@ -99,6 +106,7 @@ pub fn multiply_blocks<T: MatmulTier>(
     start: u32,
     end: u32,
     #[comptime] tiles: WeightTiles,
+    #[comptime] scaling: Scaling,
     #[comptime] roles: MatmulRoles,
 ) {
     if comptime!(roles.load) {
@@ -113,12 +121,15 @@ pub fn multiply_blocks<T: MatmulTier>(
             let parts = T::parts(&*ctx);
             #[unroll]
             for part in 0..parts {
-                if T::exists(&*ctx, part) {
-                    multiply_part::<T>(ctx, sums, acc, j, part, tiles);
-                }
+                T::claim(ctx);
+                multiply_part::<T>(ctx, sums, acc, j, part, tiles, scaling);
+                T::commit(ctx);
             }
             T::release(ctx, j);
         }
+    }
+    if comptime!(roles.multiply) {
+        T::settle(ctx);
     }
 }
 
@@ -130,6 +141,7 @@ fn multiply_part<T: MatmulTier>(
     j: u32,
     #[comptime] part: usize,
     #[comptime] tiles: WeightTiles,
+    #[comptime] scaling: Scaling,
 ) {
     let block = T::open(ctx, j, part);
     let steps = comptime!(tiles.group_steps() as usize);
@@ -137,8 +149,17 @@ fn multiply_part<T: MatmulTier>(
     for s in 0..comptime!((TILE / STEP) as usize) {
         let group = comptime!(s / steps);
         let weights = T::unpack(&*ctx, &block, s, group);
-        T::issue(ctx, &weights, sums, j, s, comptime!(s % steps > 0));
-        if comptime!(s % steps == steps - 1) {
+        let apart = comptime!(scaling == Scaling::Sums);
+        T::issue(
+            ctx,
+            &weights,
+            sums,
+            j,
+            part,
+            s,
+            comptime!(!apart || s % steps > 0),
+        );
+        if comptime!(apart && s % steps == steps - 1) {
             T::rescale(ctx, &block, sums, acc, part, group);
         }
     }

@@ -71,6 +71,17 @@ impl ScaleType {
     }
 }
 
+/// Where the scale of a group is multiplied in.
+#[derive(Debug, Hash, PartialEq, Eq, Clone, Copy, Default)]
+pub enum Scaling {
+    /// Into the group's sum, in f32: weights are multiplied as the small numbers they are, exactly.
+    #[default]
+    Sums,
+    /// Into the weights, which are rounded once to 16 bits, as a dequantized copy of them would be: sums
+    /// never leave the matrix unit, and products need not wait for one another.
+    Weights,
+}
+
 /// Comptime facts of stored weights.
 #[derive(Debug, Hash, PartialEq, Eq, Clone, Copy)]
 pub struct WeightTiles {
@@ -141,6 +152,8 @@ pub struct MatmulSizes {
     pub bias_offset: usize,
     /// Factor on the sums, before the bias.
     pub factor: f32,
+    /// Factor on the scales of [`Scaling::Weights`], a power of two that `factor` takes back.
+    pub lift: f32,
 }
 
 /// One block of y over one part of the rows of W.

@@ -1,14 +1,14 @@
 //! Section 8: products with packed weights.
 
-use flashcube::{TierName, WeightCodes};
+use flashcube::{Scaling, TierName, WeightCodes};
 
 use super::{Arithmetic, TINY, U, roundoff, rows};
 use crate::oracle::Expected;
 use crate::problem::{LinearSizes, Problem};
 
 /// The bounds of y: codes are exact but for NF4's, every group's sum is one of a dot product, is scaled with one
-/// rounding and added with another; parts are added up, scaled once more, and then the bias. `magnitudes` are the
-/// sums of |x w|, and of the bias.
+/// rounding and added with another, or its weights are scaled and rounded; parts are added up, scaled once more,
+/// and then the bias. `magnitudes` are the sums of |x w|, and of the bias.
 pub(crate) fn linear(
     problem: &Problem,
     sizes: &LinearSizes,
@@ -27,7 +27,13 @@ pub(crate) fn linear(
         (WeightCodes::Nf4, TierName::Plane | TierName::Hopper) => roundoff(problem.dtype),
         _ => 0.0,
     };
-    let relative = Arithmetic::of(problem).dot(terms) + (2.0 * groups + parts + 3.0) * U + table;
+    // Scales in weights round each of them once, in bf16 with a second scale for what the first lacks.
+    let scaled = match (problem.tier(), sizes.policy.scaling) {
+        (TierName::Hopper, None | Some(Scaling::Weights)) => 1.01 * roundoff(problem.dtype),
+        _ => 0.0,
+    };
+    let relative =
+        Arithmetic::of(problem).dot(terms) + (2.0 * groups + parts + 3.0) * U + table + scaled;
     let delta: Vec<f64> = magnitudes
         .iter()
         .map(|magnitude| relative * magnitude + (sizes.k as f64 + 1.0) * TINY)

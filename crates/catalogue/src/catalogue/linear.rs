@@ -1,6 +1,6 @@
 //! Products with packed weights.
 
-use flashcube::{DType, MatmulPolicy, ScaleType, TierName, WeightCodes};
+use flashcube::{DType, MatmulPolicy, ScaleType, Scaling, TierName, WeightCodes};
 
 use super::Entry;
 use crate::problem::{LinearSizes, Memory, Task, Values};
@@ -166,6 +166,23 @@ fn distributions(
     .collect()
 }
 
+/// What a tier that scales weights does when it is asked to scale sums.
+fn scaled_sums(sizes_of: impl Fn([usize; 3], usize) -> LinearSizes) -> Vec<Entry> {
+    let mut entries = Vec::new();
+    for (detail, sizes) in shapes(sizes_of) {
+        let sizes = LinearSizes {
+            policy: MatmulPolicy {
+                scaling: Some(Scaling::Sums),
+                ..sizes.policy
+            },
+            ..sizes
+        };
+        let sums = entry("hopper_sums", detail, sizes);
+        entries.push(sums.dtypes(&HALVES));
+    }
+    entries
+}
+
 /// The same on a tier of matrix units, and what only they have: parts of the rows of W, several
 /// blocks of each size, rows of blocks asked for.
 fn on_matrix_units(feature: &'static str, tier: TierName) -> Vec<Entry> {
@@ -175,7 +192,7 @@ fn on_matrix_units(feature: &'static str, tier: TierName) -> Vec<Entry> {
                 tier: Some(tier),
                 rows,
                 splits,
-                fault: None,
+                ..MatmulPolicy::default()
             },
             ..sizes(mnk, group)
         }
@@ -183,6 +200,9 @@ fn on_matrix_units(feature: &'static str, tier: TierName) -> Vec<Entry> {
     let mut entries = Vec::new();
     for (detail, sizes) in shapes(with(None, None)) {
         entries.push(entry(feature, detail, sizes).dtypes(&HALVES));
+    }
+    if tier == TierName::Hopper {
+        entries.extend(scaled_sums(with(None, None)));
     }
     entries.extend(memories(feature, with(None, None)));
     entries.extend(distributions(feature, with(None, None)));

@@ -7,7 +7,7 @@ use cubecl::prelude::Client;
 use cubecl::server::Handle;
 use flashcube::{
     DType, LinearWeights, MatmulOptions, MatmulPolicy, Multiplied, ScaleType, Tensor, WeightCodes,
-    matmul_quantized,
+    matmul_quantized, scale_range,
 };
 use flashcube_catalogue::{Array, Data, LinearSizes, Task};
 use half::f16;
@@ -184,6 +184,7 @@ impl Weights {
             words: words(&self.words),
             scales: client.create_from_slice(&scales),
             scale_type: ScaleType::F16,
+            scale_range: scale_range(self.scales.iter().copied()),
             factor: 1.0,
             zeros: self.zeros.as_ref().map(|z| client.create_from_slice(z)),
             gather: self.gather.as_ref().map(|rows| words(rows)),

@@ -3,6 +3,7 @@ use std::fmt;
 use cubecl::prelude::Client;
 use flashcube::{
     DType, LinearWeights, MatmulOptions, ScaleType, Tensor, WeightCodes, matmul_quantized,
+    scale_range,
 };
 use flashcube_formats::{CodeType, FormatError, GroupScales, QuantizedLinear, input_divisor};
 use flashcube_models::{Linear, ModelError, QuantizedCheckpoint, Weights};
@@ -84,6 +85,7 @@ fn on_device(client: &Client, linear: &QuantizedLinear) -> LinearWeights {
             GroupScales::E4M3(_) => ScaleType::E4M3,
             GroupScales::E8M0(_) => ScaleType::E8M0,
         },
+        scale_range: scale_range(linear.scale_values()),
         factor: 1.0 / linear.divisor,
         k: linear.shape.k,
         n: linear.shape.n,

@@ -221,6 +221,15 @@ impl QuantizedLinear {
         codes
     }
 
+    /// The scales of columns that exist, in no order to rely on.
+    pub fn scale_values(&self) -> impl Iterator<Item = f32> {
+        let groups = self.scales.len() / self.columns().max(1);
+        let places = (0..self.shape.n).map(order::place);
+        places.flat_map(move |place| {
+            (0..groups).map(move |group| self.scales.value(group * self.columns() + place))
+        })
+    }
+
     /// Stored columns.
     pub fn columns(&self) -> usize {
         self.shape.n.next_multiple_of(TILE)

@@ -155,6 +155,7 @@ pub(super) fn matmul_sizes() -> MatmulSizesCompilationArg {
         y_row: (),
         bias_offset: (),
         factor: (),
+        lift: (),
     }
 }
 

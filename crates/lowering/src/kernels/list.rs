@@ -2,7 +2,9 @@
 
 use flashcube_kernels::attention::{IssueOrder, LogitFeatures, MaskWidth, ScaledBy, Side};
 use flashcube_kernels::quant::{PackFormat, Packing, WeightTiles};
-use flashcube_kernels::{DType, MatmulPolicy, Policy, RoleSplit, ScaleType, TierName, WeightCodes};
+use flashcube_kernels::{
+    DType, MatmulPolicy, Policy, RoleSplit, ScaleType, Scaling, TierName, WeightCodes,
+};
 
 use super::{AttendProblem, ListedKernel, MatmulProblem, Problem};
 
@@ -355,6 +357,8 @@ fn matmul(all: &mut Vec<ListedKernel>) {
     let mut add = |label: &str, tier: Option<TierName>, dtype, m, tiles: WeightTiles| {
         let policy = MatmulPolicy {
             tier,
+            // Where they are not asked for, scales go into weights on the tier that can.
+            scaling: label.ends_with("_sums").then_some(Scaling::Sums),
             ..MatmulPolicy::default()
         };
         let suffix = tier.map_or(String::new(), |tier| format!("_{tier}"));
@@ -378,6 +382,9 @@ fn matmul(all: &mut Vec<ListedKernel>) {
         for m in [8, 16, 32, 64, 128] {
             for (label, tiles) in [("b4", plain), ("b4_zeros", zeros)] {
                 add(label, None, dtype, m, tiles);
+                if m > 16 {
+                    add(&format!("{label}_sums"), None, dtype, m, tiles);
+                }
                 if m == 64 {
                     add(label, plane, dtype, m, tiles);
                 }

@@ -141,6 +141,7 @@ impl MatmulProblem {
             tiles: self.tiles,
             chunks: self.chunks,
             pairs: self.chunks,
+            liftable: true,
             reach: 1,
         };
         select_matmul(&key, caps, &self.policy).map(|(blueprint, _)| blueprint)

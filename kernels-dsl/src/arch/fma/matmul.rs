@@ -8,8 +8,8 @@ use crate::attention::e4m3_value;
 use crate::launch::MatmulBlueprint;
 use crate::launch::MatmulFault;
 use crate::quant::{
-    MatmulRoles, MatmulSizes, MatmulTier, STEP, ScaleType, TILE, e8m0_value, half_bits_to_f32,
-    multiply_blocks, number_of,
+    MatmulRoles, MatmulSizes, MatmulTier, STEP, ScaleType, Scaling, TILE, e8m0_value,
+    half_bits_to_f32, multiply_blocks, number_of,
 };
 
 /// Where a unit finds its operands.
@@ -128,12 +128,10 @@ impl<'a, E: Float> MatmulTier for UnitTier<'a, E> {
     fn begin(_ctx: &mut UnitMatmul<'a, E>, _start: u32, _end: u32) {}
     fn load(_ctx: &mut UnitMatmul<'a, E>, _j: u32, _end: u32) {}
     fn receive(_ctx: &mut UnitMatmul<'a, E>, _j: u32) {}
-    fn exists(_ctx: &UnitMatmul<'a, E>, #[comptime] _part: usize) -> bool {
-        true
-    }
     fn open(_ctx: &mut UnitMatmul<'a, E>, j: u32, #[comptime] _part: usize) -> u32 {
         j
     }
+    fn claim(_ctx: &mut UnitMatmul<'a, E>) {}
     fn unpack(
         ctx: &UnitMatmul<'a, E>,
         block: &u32,
@@ -154,6 +152,7 @@ impl<'a, E: Float> MatmulTier for UnitTier<'a, E> {
         weights: &Array<f32>,
         sums: &mut Array<f32>,
         j: u32,
+        #[comptime] _part: usize,
         #[comptime] step: usize,
         #[comptime] accumulate: bool,
     ) {
@@ -181,6 +180,7 @@ impl<'a, E: Float> MatmulTier for UnitTier<'a, E> {
             }
         }
     }
+    fn commit(_ctx: &mut UnitMatmul<'a, E>) {}
     fn rescale(
         ctx: &mut UnitMatmul<'a, E>,
         block: &u32,
@@ -196,6 +196,7 @@ impl<'a, E: Float> MatmulTier for UnitTier<'a, E> {
         }
     }
     fn release(_ctx: &mut UnitMatmul<'a, E>, _j: u32) {}
+    fn settle(_ctx: &mut UnitMatmul<'a, E>) {}
 }
 
 /// y [m, n] = x [m, k] W (+ bias `[n]`) on the unit tier; see [`tiles`](crate::quant) for how W lies.
@@ -263,6 +264,7 @@ fn run_unit<'a, E: Float>(
             0u32.runtime(),
             blocks,
             tiles,
+            comptime!(Scaling::Sums),
             all,
         );
         let added = bias_of::<E>(bias, sizes.bias_offset + column as usize);

@@ -29,6 +29,50 @@ pub fn fma(a: u32, b: u32, c: u32, #[comptime] ty: &'static str) -> u32 {
     o
 }
 
+/// `numbers`, pairs of the even and the odd column in turns, times the columns' factors, rounded once (in bf16
+/// what the low part adds is rounded before, which no result shows but near ties).
+#[cube]
+pub fn scaled(
+    numbers: Vector<u32, Const<4>>,
+    factors: Vector<u32, Const<4>>,
+    #[comptime] ty: &'static str,
+) -> Vector<u32, Const<4>> {
+    // -0 leaves a product its sign.
+    let nothing = 0x8000_8000u32.runtime();
+    let mut out = Vector::<u32, Const<4>>::zeroed();
+    #[unroll]
+    for i in 0..4usize {
+        let number = numbers.extract(i);
+        let below = if comptime!(ty == "f16") {
+            nothing
+        } else {
+            fma(number, factors.extract(comptime!(2 + i % 2)), nothing, ty)
+        };
+        out.insert(i, fma(number, factors.extract(comptime!(i % 2)), below, ty));
+    }
+    out
+}
+
+/// Factors of an even and an odd column as pairs of `ty`, then what they lack of the f32: nothing in f16, which
+/// holds the 11 bits of every scale.
+#[cube]
+pub fn column_factors(even: f32, odd: f32, #[comptime] ty: &'static str) -> Vector<u32, Const<4>> {
+    let mut out = Vector::<u32, Const<4>>::zeroed();
+    let high = round(even, odd, ty);
+    out.insert(0usize, bytes(high, high, 0x1010u32.runtime()));
+    out.insert(1usize, bytes(high, high, 0x3232u32.runtime()));
+    if comptime!(ty == "bf16") {
+        let low = round(
+            even - f32::reinterpret(high << 16u32),
+            odd - f32::reinterpret(high & 0xFFFF_0000u32),
+            ty,
+        );
+        out.insert(2usize, bytes(low, low, 0x1010u32.runtime()));
+        out.insert(3usize, bytes(low, low, 0x3232u32.runtime()));
+    }
+    out
+}
+
 /// Bytes of (a, b), a's first; digit i of `selector` names that of byte i [PTX 9.7.9.7 prmt].
 #[cube]
 pub fn bytes(a: u32, b: u32, selector: u32) -> u32 {

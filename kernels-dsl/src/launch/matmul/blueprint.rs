@@ -5,7 +5,7 @@ use core::fmt;
 use crate::arch::hopper::HopperMatmulShape;
 use crate::arch::plane::PlaneMatmulShape;
 use crate::launch::{DType, TierName};
-use crate::quant::{ScaleType, WeightCodes, WeightTiles};
+use crate::quant::{ScaleType, Scaling, WeightCodes, WeightTiles};
 
 /// What the caller wants of selection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -16,6 +16,8 @@ pub struct MatmulPolicy {
     pub rows: Option<usize>,
     /// Parts that the rows of W are dealt out to; their sums are added in a fixed order.
     pub splits: Option<usize>,
+    /// Where scales are multiplied in, where the tier leaves a choice.
+    pub scaling: Option<Scaling>,
     /// Sabotage for the conformance suite; see [`MatmulFault`].
     pub fault: Option<MatmulFault>,
 }
@@ -83,6 +85,8 @@ pub struct MatmulBlueprint {
     pub chunks: bool,
     /// n is even and rows of y consist of aligned pairs of elements.
     pub pairs: bool,
+    /// Where scales are multiplied in.
+    pub scaling: Scaling,
     /// Some rows of W are summed apart from others.
     pub split: bool,
     /// 64-bit addressing.
@@ -118,6 +122,7 @@ impl MatmulBlueprint {
             rows: self.rows as u32,
             stages: self.stages as u32,
             tiles: self.tiles,
+            scaling: self.scaling,
             split: self.split,
             pairs: self.pairs,
             ty: self.ptx_type(),
@@ -168,6 +173,7 @@ impl fmt::Display for MatmulBlueprint {
             (gathered, "gathered"),
             (!self.chunks && self.tier == TierName::Plane, "scalar-x"),
             (!self.chunks && self.tier == TierName::Hopper, "arranged-x"),
+            (self.scaling == Scaling::Weights, "scaled-weights"),
             (self.split, "split"),
             (self.wide, "wide"),
         ];

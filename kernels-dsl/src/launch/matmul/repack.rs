@@ -2,10 +2,11 @@
 
 use cubecl::prelude::{Client, CubeDim};
 use cubecl::server::Handle;
+use half::f16;
 
-use super::LinearWeights;
 use super::run::words;
-use crate::error::{Error, InvalidProblem};
+use super::{LinearWeights, scale_range};
+use crate::error::{Error, InvalidProblem, RuntimeFailure};
 use crate::launch::{Caps, PackedWeights, address, check_launch, cube_units, out_of_range, spread};
 use crate::quant::{
     NO_ROW, PackSizes, PackSizesLaunch, Packing, ScaleType, TILE, TileSizesLaunch, WeightCodes,
@@ -29,7 +30,7 @@ pub struct RepackOrder {
 }
 
 /// Packs codes, scales and zero points anew: two launches that read the weight once. Nothing is rounded,
-/// and `weights` may be freed afterwards.
+/// and `weights` may be freed afterwards. The scales are read back, for their range: this waits.
 ///
 /// # Errors
 /// [`InvalidProblem`] for impossible sizes, buffers shorter than the format needs, an order that names a row
@@ -75,6 +76,7 @@ pub fn repack(
         words: bytes(order.rows * columns / 8 * weights.bits as usize),
         scales: bytes(2 * groups * columns),
         scale_type: ScaleType::F16,
+        scale_range: range_of(client, weights)?,
         factor: 1.0,
         zeros: order.zeros.then(|| bytes(groups * columns)),
         gather: order.gather.as_deref().map(upload),
@@ -85,6 +87,18 @@ pub fn repack(
         launch(client, weights, (&sizes, packing), &packed, &sources)?;
     }
     Ok(packed)
+}
+
+/// The range of a checkpoint's scales, which are read back for it.
+fn range_of(client: &Client, weights: &PackedWeights) -> Result<Option<[f32; 2]>, Error> {
+    let bytes = client.read_one(weights.scales.clone());
+    let bytes = bytes.map_err(|error| RuntimeFailure {
+        blueprint: "repack".into(),
+        device: Caps::of(client).device,
+        message: format!("reading scales: {error:?}"),
+    })?;
+    let scale = |pair: &[u8]| f16::from_le_bytes([pair[0], pair[1]]).to_f32();
+    Ok(scale_range(bytes.chunks_exact(2).map(scale)))
 }
 
 impl RepackOrder {

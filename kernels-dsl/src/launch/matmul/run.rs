@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::launch::{
     COUNTERS, Caps, Tensor, TierName, address, buffer, check_launch, counters, spread, tensor_map,
 };
-use crate::quant::{MatmulSizesLaunch, TILE};
+use crate::quant::{MatmulSizesLaunch, Scaling, TILE};
 
 /// A checked product with its blueprint.
 pub(super) struct MatmulCall<'a> {
@@ -44,6 +44,11 @@ impl MatmulCall<'_> {
     fn sizes(&self, x: &Tensor<2>, out: &Tensor<2>) -> MatmulSizesLaunch {
         let weights = self.weights;
         let (m_blocks, n_blocks) = self.blocks(x);
+        let lift = match self.blueprint.scaling {
+            Scaling::Sums => 1.0,
+            // Selection found one.
+            Scaling::Weights => weights.lift(x.dtype).unwrap_or(1.0),
+        };
         let group = match self.blueprint.fault {
             Some(MatmulFault::ScaleOfFirstGroup) => usize::MAX,
             _ => weights.group,
@@ -63,7 +68,8 @@ impl MatmulCall<'_> {
             out.offset,
             out.strides[0],
             self.bias.map_or(0, |bias| bias.offset),
-            weights.factor,
+            weights.factor / lift,
+            lift,
         )
     }
 

@@ -5,7 +5,7 @@ use crate::error::NotAvailable;
 use crate::launch::{
     COUNTERS, Caps, DType, Tensor, TierName, check_dtype, check_reach, cube_units,
 };
-use crate::quant::{TILE, WeightTiles};
+use crate::quant::{Scaling, TILE, WeightTiles};
 
 /// The facts of a product that a blueprint depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -24,6 +24,8 @@ pub struct MatmulKey {
     pub chunks: bool,
     /// n is even and rows of y consist of aligned pairs of elements.
     pub pairs: bool,
+    /// Scales can be multiplied into weights of the dtype ([`LinearWeights::lift`]).
+    pub liftable: bool,
     /// Largest element index of any tensor.
     pub reach: usize,
 }
@@ -39,6 +41,7 @@ impl MatmulKey {
             tiles: weights.tiles(),
             chunks: x.row_chunks() && weights.gather.is_none(),
             pairs: out.row_pairs() && weights.n.is_multiple_of(2),
+            liftable: weights.lift(x.dtype).is_some(),
             reach: x.reach().max(out.reach()).max(words),
         }
     }
@@ -123,6 +126,7 @@ fn unit(
         stages: 0,
         chunks: false,
         pairs: false,
+        scaling: Scaling::Sums,
         split: false,
         wide,
         fault: policy.fault,
@@ -166,6 +170,7 @@ fn plane(
         stages,
         chunks: key.chunks,
         pairs: false,
+        scaling: Scaling::Sums,
         split,
         wide,
         fault: policy.fault,
@@ -239,6 +244,15 @@ fn hopper(
         let takes = "8, 16, 32, 64, 128";
         return Err(lacks(caps, "hopper tier's rows of x", rows, takes));
     }
+    let scaling = match (policy.scaling, key.liftable) {
+        (None, true) => Scaling::Weights,
+        (None, false) => Scaling::Sums,
+        (Some(Scaling::Weights), false) => {
+            let needed = "LinearWeights::scale_range, within what 16 bits hold";
+            return Err(lacks(caps, "range of scales in weights", needed, "none"));
+        }
+        (Some(scaling), _) => scaling,
+    };
     let of = |stages, split| MatmulBlueprint {
         tier: TierName::Hopper,
         dtype: key.dtype,
@@ -249,6 +263,7 @@ fn hopper(
         stages,
         chunks: key.chunks,
         pairs: key.pairs,
+        scaling,
         split,
         wide,
         fault: policy.fault,

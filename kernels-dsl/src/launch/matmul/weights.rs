@@ -3,8 +3,19 @@
 use cubecl::server::Handle;
 
 use crate::error::InvalidProblem;
-use crate::launch::{holds, out_of_range};
+use crate::launch::{DType, holds, out_of_range};
 use crate::quant::{ScaleType, TILE, WeightCodes, WeightTiles};
+
+/// Smallest and largest |scale| but 0, for [`LinearWeights::scale_range`]; `None` where one is not finite or all
+/// are 0.
+pub fn scale_range(scales: impl IntoIterator<Item = f32>) -> Option<[f32; 2]> {
+    let magnitudes = scales.into_iter().map(f32::abs).filter(|&x| x != 0.0);
+    let range = magnitudes.fold([f32::MAX, 0.0], |[low, high], x| match x.is_finite() {
+        true => [low.min(x), high.max(x)],
+        false => [low, f32::INFINITY],
+    });
+    (range[0] <= range[1] && range[1].is_finite()).then_some(range)
+}
 
 /// A weight W [k, n] in tiles of 64 x 64; [`crate::quant`]'s `tiles` says how codes lie in them.
 /// flashcube-formats makes the buffers from every checkpoint format (`QuantizedLinear`), and checks
@@ -29,6 +40,9 @@ pub struct LinearWeights {
     pub scales: Handle,
     /// Their type.
     pub scale_type: ScaleType,
+    /// Smallest and largest |scale| but 0, where known ([`scale_range`]): tiers that multiply scales into
+    /// weights need it to keep those inside 16 bits. Without it group sums are scaled instead.
+    pub scale_range: Option<[f32; 2]>,
     /// One more scale, of all weights: finite.
     pub factor: f32,
     /// Zero points of integers: u8 like the scales; `None` for 2^(bits - 1).
@@ -60,6 +74,36 @@ impl LinearWeights {
         };
         let scales = places * self.scale_type.bytes() as usize;
         self.rows * self.columns() / 8 * self.bits as usize + scales + zeros + gather
+    }
+
+    /// A power of two that brings every scale times every number into the normal range of `dtype`, with nothing to
+    /// spare for sums, which are f32; `None` where there is none, or the scales are unknown.
+    pub fn lift(&self, dtype: DType) -> Option<f32> {
+        let [low, high] = match (self.scale_range, self.scale_type) {
+            (Some(range), _) => range,
+            // A non-negative E4M3, whatever it is.
+            (None, ScaleType::E4M3) => [2f32.powi(-9), 448.0],
+            (None, _) => return None,
+        };
+        // Smallest and largest number but 0 of a code, zero points up to 2^bits included.
+        let (least, most) = match self.codes {
+            WeightCodes::Int => (1.0, (1u32 << self.bits) as f32),
+            WeightCodes::E2M1 => (0.5, 6.0),
+            WeightCodes::E4M3 => (2f32.powi(-9), 448.0),
+            WeightCodes::Nf4 => (2f32.powi(-4), 1.0),
+        };
+        // Normal f16 numbers; of bf16 those whose last half bits are normal as well.
+        let (smallest, largest) = match dtype {
+            DType::F16 => (2f32.powi(-14), 2f32.powi(15)),
+            DType::BF16 => (2f32.powi(-110), 2f32.powi(120)),
+            DType::F32 | DType::E4M3 => return None,
+        };
+        let lift = match dtype {
+            DType::F16 => (largest / (high * most)).log2().floor().exp2(),
+            _ => 1.0,
+        };
+        let holds = low * least * lift >= smallest && high * most * lift <= largest;
+        (holds && lift.is_finite() && (self.factor / lift).is_finite()).then_some(lift)
     }
 
     pub(super) fn tiles(&self) -> WeightTiles {

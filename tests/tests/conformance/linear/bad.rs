@@ -20,6 +20,7 @@ fn products_check_sizes_and_buffers() {
         words: bytes(128 * 64 / 2),
         scales: bytes(2 * 64 * 2),
         scale_type: ScaleType::F16,
+        scale_range: None,
         factor: 1.0,
         zeros: None,
         gather: None,

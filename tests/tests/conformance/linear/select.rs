@@ -23,6 +23,7 @@ fn key(m: usize) -> MatmulKey {
         },
         chunks: true,
         pairs: true,
+        liftable: true,
         reach: 8192 * 8192,
     }
 }

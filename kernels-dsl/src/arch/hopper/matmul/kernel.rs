@@ -63,16 +63,16 @@ fn run_hopper<'a, E: Float>(
         zeros_from: address_of(zeros),
         smem,
         pos: 0u32,
+        held: 0u32,
         row0: 0u32,
         n_tile: 0u32,
         wg: warpgroup.max(1u32) - 1u32,
-        parts: 0u32,
         shape,
     };
     let mut group = NamedSums {};
     let mut acc = NamedSums {};
     let total = sizes.m_blocks * sizes.n_blocks * sizes.splits;
-    let tiles = comptime!(shape.tiles);
+    let (tiles, scaling) = comptime!((shape.tiles, shape.scaling));
     let mut position = CUBE_POS as u32;
     if warpgroup == 0u32 {
         if comptime!(shape.crowded()) {
@@ -84,7 +84,7 @@ fn run_hopper<'a, E: Float>(
                 ctx.visit(&unit);
                 let roles = comptime!(MatmulRoles::LOAD);
                 multiply_blocks::<HopperMatmulTier<'a>>(
-                    &mut ctx, &mut group, &mut acc, unit.start, unit.end, tiles, roles,
+                    &mut ctx, &mut group, &mut acc, unit.start, unit.end, tiles, scaling, roles,
                 );
                 position += CUBE_COUNT as u32;
             }
@@ -100,7 +100,7 @@ fn run_hopper<'a, E: Float>(
             ptx::acc_zero(shape);
             let roles = comptime!(MatmulRoles::MULTIPLY);
             multiply_blocks::<HopperMatmulTier<'a>>(
-                &mut ctx, &mut group, &mut acc, unit.start, unit.end, tiles, roles,
+                &mut ctx, &mut group, &mut acc, unit.start, unit.end, tiles, scaling, roles,
             );
             store_block::<E>(&ctx, &unit, bias, y, sums, counters);
             position += CUBE_COUNT as u32;

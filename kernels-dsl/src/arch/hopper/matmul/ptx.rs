@@ -7,6 +7,7 @@ use cubecl::prelude::*;
 
 use super::HopperMatmulShape;
 use crate::arch::hopper::ptx::{val, wgmma};
+use crate::quant::Scaling;
 
 /// Box at (x, row) -> shared memory, completing on `bar` [9.7.9.25.5.2]. SAFETY: `dst` is 1024-byte
 /// aligned, `map` the address of a tensor map in parameter space.
@@ -45,33 +46,44 @@ pub(super) fn acc_zero(#[comptime] shape: HopperMatmulShape) {
     gpu_asm!("{text}", text = const text);
 }
 
-fn issue_text(shape: HopperMatmulShape, accumulate: bool) -> String {
-    let registers: Vec<String> = (0..shape.sum_registers())
-        .map(|i| format!("sum_group{i}"))
-        .collect();
+fn issue_text(shape: HopperMatmulShape, part: u32, accumulate: bool) -> String {
+    let n = shape.sum_registers();
+    let registers: Vec<String> = match shape.scaling {
+        Scaling::Sums => (0..n).map(|i| format!("sum_group{i}")).collect(),
+        Scaling::Weights => (part * n..part * n + n)
+            .map(|i| format!("sum_acc{i}"))
+            .collect(),
+    };
     let operands = [registers.join(", "), "{%0, %1, %2, %3}".into(), "%4".into()];
     let product = wgmma(shape.rows, shape.ty, operands, accumulate, ", 0");
     format!("wgmma.fence.sync.aligned;\n{product}")
 }
 
-/// sum_group (+)= a x [9.7.15]: 64 columns of W by `rows` rows of x, 16 deep. SAFETY: executed by
-/// the four warps of a warpgroup in convergence; `x` describes lines that have arrived; a and the
-/// sums are touched again only after the wait.
+/// sum_group (+)= a x [9.7.15], with scales in the weights sum_acc of column block `part`: 64 columns of W by
+/// `rows` rows of x, 16 deep. SAFETY: executed by the four warps of a warpgroup in convergence; `x` describes
+/// lines that have arrived; a and the sums are touched again only after the wait.
 #[cube]
 pub(super) fn issue(
     a: Vector<u32, Const<4>>,
     x: u64,
+    #[comptime] part: u32,
     #[comptime] accumulate: bool,
     #[comptime] shape: HopperMatmulShape,
 ) {
-    let text = comptime!(issue_text(shape, accumulate));
+    let text = comptime!(issue_text(shape, part, accumulate));
     gpu_asm!("{{ // {a} {b}\n{text}\n}}", a = in(_) val::<Vector<u32, Const<4>>>(a), b = in(_) val::<u64>(x), text = const text);
 }
 
-/// Closes the group of products since the last time and waits for it.
+/// Closes the group of products since the last time.
 #[cube]
-pub(super) fn finish() {
-    gpu_asm!("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;");
+pub(super) fn commit() {
+    gpu_asm!("wgmma.commit_group.sync.aligned;");
+}
+
+/// Until at most `n` groups of products are under way.
+#[cube]
+pub(super) fn wait(#[comptime] n: u32) {
+    gpu_asm!("wgmma.wait_group.sync.aligned {n};", n = const n);
 }
 
 fn rescale_text(shape: HopperMatmulShape, part: u32) -> String {

@@ -1,6 +1,6 @@
 //! Comptime shape of the Hopper tier's product with packed weights.
 
-use crate::quant::{TILE, WeightTiles};
+use crate::quant::{Scaling, TILE, WeightTiles};
 
 /// Consumer warpgroups.
 pub(super) const CONSUMERS: u32 = 2;
@@ -20,6 +20,8 @@ pub struct HopperMatmulShape {
     pub stages: u32,
     /// How weights are stored.
     pub tiles: WeightTiles,
+    /// Where scales are multiplied in.
+    pub scaling: Scaling,
     /// A block is summed by several cubes.
     pub split: bool,
     /// n is even and rows of y consist of aligned pairs of elements.
@@ -89,10 +91,11 @@ impl HopperMatmulShape {
         };
         (self.zeros_at() + zeros).next_multiple_of(1024)
     }
-    /// Bytes that arrive for each column block of a stage.
-    pub fn tile_arrival(self) -> u32 {
+    /// Bytes that arrive in a stage.
+    pub fn arrival(self) -> u32 {
         let zeros = if self.tiles.zeros { TILE } else { 0 };
-        self.tiles.tile_bytes() + self.tiles.groups * (self.tiles.scales.bytes() * TILE + zeros)
+        let scales = self.tiles.groups * (self.tiles.scales.bytes() * TILE + zeros);
+        self.x_bytes() + self.tiles_n() * (self.tiles.tile_bytes() + scales)
     }
     /// Bytes from the first stage to the barriers: full and empty of every stage.
     pub fn bars_at(self) -> u32 {

@@ -9,7 +9,7 @@ use super::{HopperMatmulShape, ptx};
 use crate::arch::hopper::operands::descriptor_k_major;
 use crate::arch::hopper::ptx as hopper;
 use crate::arch::plane::{load_word, pairs};
-use crate::quant::{MatmulSizes, MatmulTier, TILE, WorkUnit, fragment_of};
+use crate::quant::{MatmulSizes, MatmulTier, Scaling, TILE, WorkUnit, fragment_of};
 
 /// Where the units of a cube find their operands.
 #[derive(CubeType)]
@@ -28,14 +28,14 @@ pub struct HopperMatmul<'a> {
     pub smem: u32,
     /// k-blocks that have passed this role.
     pub pos: u32,
+    /// 1 where the stage of the last of them is still held, since products of it may be under way.
+    pub held: u32,
     /// First row of x and y of the block, and its first column block.
     pub row0: u32,
     /// See `row0`.
     pub n_tile: u32,
     /// Consumer warpgroup.
     pub wg: u32,
-    /// Its column blocks that exist.
-    pub parts: u32,
     /// Comptime shape.
     #[cube(comptime)]
     pub shape: HopperMatmulShape,
@@ -47,7 +47,6 @@ impl<'a> HopperMatmul<'a> {
     pub(super) fn visit(&mut self, unit: &WorkUnit) {
         self.row0 = unit.m_block * comptime!(self.shape.rows);
         self.n_tile = unit.n_block * comptime!(self.shape.tiles_n());
-        self.parts = self.sizes.n_tiles - self.sizes.n_tiles.min(self.n_tile + self.wg * PARTS);
     }
     fn slot(&self) -> u32 {
         self.pos % comptime!(self.shape.stages)
@@ -64,43 +63,75 @@ impl<'a> HopperMatmul<'a> {
     fn empty(&self) -> u32 {
         self.full() + comptime!(8 * self.shape.stages)
     }
+    /// A warp gives a stage back for itself, once all its lanes have read their codes.
+    fn give_back(&self, empty: u32) {
+        sync_plane();
+        if hopper::lane() == 0u32 {
+            hopper::mbar_arrive(empty);
+        }
+    }
+    /// Gives the stage before this one back, if it is held.
+    fn give_back_last(&self) {
+        if self.held == 1u32 {
+            let slot = (self.pos + comptime!(self.shape.stages - 1)) % comptime!(self.shape.stages);
+            let empties = comptime!(self.shape.bars_at() + 8 * self.shape.stages);
+            self.give_back(self.smem + empties + slot * 8u32);
+        }
+    }
 
     /// K-block `j` into the next stage, by one thread, once the consumers are done with what was in
-    /// it. Column blocks past the last do not come, and nobody multiplies them.
+    /// it. For column blocks past the last comes the last one's again, which nobody stores: products in a
+    /// branch would wait for one another.
     fn load_block(&self, j: u32) {
         let shape = comptime!(self.shape);
         let (stage, full) = (self.stage(), self.full());
         hopper::mbar_wait(self.empty(), self.parity() ^ 1u32);
-        let tiles = (self.sizes.n_tiles - self.n_tile).min(comptime!(shape.tiles_n()).runtime());
-        let bytes = comptime!(shape.x_bytes()) + tiles * comptime!(shape.tile_arrival());
-        hopper::mbar_expect(full, bytes);
+        hopper::mbar_expect(full, comptime!(shape.arrival()).runtime());
         let words = stage + comptime!(shape.words_at());
         let tile_bytes = comptime!(shape.tiles.tile_bytes());
+        let last = self.sizes.n_tiles - 1u32;
         #[unroll]
         for t in 0..comptime!(shape.tiles_n()) {
-            if t < tiles {
-                let tile = (self.n_tile + t) as u64 * self.sizes.k_tiles as u64 + j as u64;
-                let from = self.words_from + tile * tile_bytes as u64;
-                ptx::bulk_load(words + comptime!(t * tile_bytes), from, tile_bytes, full);
+            let column = (self.n_tile + t).min(last);
+            let tile = column as u64 * self.sizes.k_tiles as u64 + j as u64;
+            let from = self.words_from + tile * tile_bytes as u64;
+            ptx::bulk_load(words + comptime!(t * tile_bytes), from, tile_bytes, full);
+        }
+        if self.n_tile + comptime!(shape.tiles_n() - 1) <= last {
+            self.load_scales(j, self.n_tile, 0u32, comptime!(shape.tiles_n()));
+        } else {
+            #[unroll]
+            for t in 0..comptime!(shape.tiles_n()) {
+                self.load_scales(j, (self.n_tile + t).min(last), t, 1u32);
             }
         }
+        ptx::tma_load_2d(stage, self.x_map, (j * TILE) as i32, self.row0 as i32, full);
+    }
+}
+
+#[cube]
+impl<'a> HopperMatmul<'a> {
+    /// Scales and zero points of `tiles` column blocks from `column` on, to the places of a stage from that of its
+    /// block `t` on.
+    fn load_scales(&self, j: u32, column: u32, #[comptime] t: u32, #[comptime] tiles: u32) {
+        let shape = comptime!(self.shape);
+        let (stage, full) = (self.stage(), self.full());
         let size = comptime!(shape.tiles.scales.bytes());
         #[unroll]
         for part in 0..comptime!(shape.tiles.groups) {
             let group = self
                 .sizes
                 .group_of(j, part.runtime(), comptime!(shape.tiles));
-            let row =
-                group as u64 * (self.sizes.n_tiles * TILE) as u64 + (self.n_tile * TILE) as u64;
-            let scales = stage + comptime!(shape.scales_at() + part * shape.scale_row());
+            let row = group as u64 * (self.sizes.n_tiles * TILE) as u64 + (column * TILE) as u64;
+            let at = comptime!(shape.scales_at() + part * shape.scale_row() + t * TILE * size);
             let from = self.scales_from + row * size as u64;
-            ptx::bulk_load(scales, from, tiles * comptime!(64 * size), full);
+            ptx::bulk_load(stage + at, from, comptime!(tiles * TILE * size), full);
             if comptime!(shape.tiles.zeros) {
-                let zeros = stage + comptime!(shape.zeros_at() + part * shape.zero_row());
-                ptx::bulk_load(zeros, self.zeros_from + row, tiles * 64u32, full);
+                let at = comptime!(shape.zeros_at() + part * shape.zero_row() + t * TILE);
+                let from = self.zeros_from + row;
+                ptx::bulk_load(stage + at, from, comptime!(tiles * TILE), full);
             }
         }
-        ptx::tma_load_2d(stage, self.x_map, (j * TILE) as i32, self.row0 as i32, full);
     }
 }
 
@@ -111,6 +142,8 @@ pub struct HopperBlock {
     pub words: Array<u32>,
     /// `[groups]`: scales of the even and the odd column.
     pub scales: Array<u32>,
+    /// `[groups]`: the same as weights take them, where they do ([`pairs::column_factors`]).
+    pub factors: Array<Vector<u32, Const<4>>>,
     /// `[groups]`: zero points of the even and the odd column.
     pub zeros: Array<u32>,
 }
@@ -141,10 +174,6 @@ impl<'a> MatmulTier for HopperMatmulTier<'a> {
     fn receive(ctx: &mut HopperMatmul<'a>, _j: u32) {
         hopper::mbar_wait(ctx.full(), ctx.parity());
     }
-
-    fn exists(ctx: &HopperMatmul<'a>, #[comptime] part: usize) -> bool {
-        comptime!(part as u32) < ctx.parts
-    }
     fn open(ctx: &mut HopperMatmul<'a>, _j: u32, #[comptime] part: usize) -> HopperBlock {
         let shape = comptime!(ctx.shape);
         let (groups, bits) = comptime!((shape.tiles.groups as usize, shape.tiles.bits as usize));
@@ -160,6 +189,7 @@ impl<'a> MatmulTier for HopperMatmulTier<'a> {
         crate::arch::plane::lane_words(&mut words, words_at, 0usize, bits);
         let column = tile * 64u32 + lane / 4u32 * 8u32 + warp * 2u32;
         let mut scales = Array::<u32>::new(groups);
+        let mut factors = Array::<Vector<u32, Const<4>>>::new(groups);
         let mut zeros = Array::<u32>::new(groups);
         #[unroll]
         for g in 0..groups {
@@ -169,6 +199,15 @@ impl<'a> MatmulTier for HopperMatmulTier<'a> {
             } else {
                 scales[g] = load_word(row + column * 2u32);
             }
+            if comptime!(shape.scaling == Scaling::Weights) {
+                let scale = pairs::scales(scales[g], comptime!(shape.tiles.scales));
+                let lift = ctx.sizes.lift;
+                factors[g] = pairs::column_factors(
+                    scale.extract(0usize) * lift,
+                    scale.extract(1usize) * lift,
+                    comptime!(shape.ty),
+                );
+            }
             if comptime!(shape.tiles.zeros) {
                 let row = stage + comptime!(g as u32 * shape.zero_row() + shape.zeros_at());
                 zeros[g] = byte_pair(row + column, warp);
@@ -177,7 +216,15 @@ impl<'a> MatmulTier for HopperMatmulTier<'a> {
         HopperBlock {
             words,
             scales,
+            factors,
             zeros,
+        }
+    }
+
+    /// Parts take turns: of two, the other one's products may be under way.
+    fn claim(ctx: &mut HopperMatmul<'a>) {
+        if comptime!(ctx.shape.scaling == Scaling::Weights) {
+            ptx::wait(comptime!(PARTS - 1));
         }
     }
 
@@ -190,7 +237,11 @@ impl<'a> MatmulTier for HopperMatmulTier<'a> {
         let tiles = comptime!(ctx.shape.tiles);
         let ty = comptime!(ctx.shape.ty);
         let zeros = crate::arch::plane::column_zeros(&block.zeros, group, tiles, ty);
-        fragment_of(&block.words, &zeros, 0usize, step, tiles, ty)
+        let numbers = fragment_of(&block.words, &zeros, 0usize, step, tiles, ty);
+        match comptime!(ctx.shape.scaling) {
+            Scaling::Sums => numbers,
+            Scaling::Weights => pairs::scaled(numbers, block.factors[group], ty),
+        }
     }
 
     fn issue(
@@ -198,11 +249,18 @@ impl<'a> MatmulTier for HopperMatmulTier<'a> {
         weights: &Vector<u32, Const<4>>,
         _sums: &mut NamedSums,
         _j: u32,
+        #[comptime] part: usize,
         #[comptime] step: usize,
         #[comptime] accumulate: bool,
     ) {
         let x = descriptor_k_major(ctx.stage() + comptime!(32 * step as u32));
-        ptx::issue(*weights, x, accumulate, comptime!(ctx.shape));
+        let (part, shape) = comptime!((part as u32, ctx.shape));
+        ptx::issue(*weights, x, part, accumulate, shape);
+    }
+    fn commit(ctx: &mut HopperMatmul<'a>) {
+        if comptime!(ctx.shape.scaling == Scaling::Weights) {
+            ptx::commit();
+        }
     }
 
     fn rescale(
@@ -214,7 +272,8 @@ impl<'a> MatmulTier for HopperMatmulTier<'a> {
         #[comptime] group: usize,
     ) {
         let scale = pairs::scales(block.scales[group], comptime!(ctx.shape.tiles.scales));
-        ptx::finish();
+        ptx::commit();
+        ptx::wait(0u32);
         ptx::rescale(
             scale.extract(0usize),
             scale.extract(1usize),
@@ -222,13 +281,22 @@ impl<'a> MatmulTier for HopperMatmulTier<'a> {
             comptime!(ctx.shape),
         );
     }
-    /// Each warp gives the stage back for itself, once all its lanes have read their codes.
     fn release(ctx: &mut HopperMatmul<'a>, _j: u32) {
-        sync_plane();
-        if hopper::lane() == 0u32 {
-            hopper::mbar_arrive(ctx.empty());
+        match comptime!(ctx.shape.scaling) {
+            Scaling::Sums => ctx.give_back(ctx.empty()),
+            Scaling::Weights => {
+                ctx.give_back_last();
+                ctx.held = 1u32.runtime();
+            }
         }
         ctx.pos += 1u32;
+    }
+    fn settle(ctx: &mut HopperMatmul<'a>) {
+        if comptime!(ctx.shape.scaling == Scaling::Weights) {
+            ptx::wait(0u32);
+            ctx.give_back_last();
+            ctx.held = 0u32.runtime();
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use crate::arch::hopper::ptx as hopper;
 use crate::arch::plane::operands::keys_address;
 use crate::arch::plane::ptx as plane;
 use crate::launch::MatmulBlueprint;
-use crate::quant::{MatmulRoles, MatmulSizes, TILE, multiply_blocks};
+use crate::quant::{MatmulRoles, MatmulSizes, Scaling, TILE, multiply_blocks};
 
 /// y [m, n] = x [m, k] W (+ bias `[n]`) on the plane tier: cube = one block of y over one part of the
 /// rows of W. `sums` [blocks, splits, rows, columns] and `counters` are used where there are splits;
@@ -91,6 +91,7 @@ fn run_plane<'a, E: Float>(
         unit.start,
         unit.end,
         comptime!(shape.tiles),
+        comptime!(Scaling::Sums),
         comptime!(MatmulRoles::ALL),
     );
     // The stages become the block's sums.

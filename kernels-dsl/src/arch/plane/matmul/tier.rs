@@ -89,10 +89,6 @@ impl<'a> MatmulTier for PlaneMatmulTier<'a> {
         plane::copies_commit();
     }
     fn receive(_ctx: &mut PlaneMatmul<'a>, _j: u32) {}
-    /// Columns past the last one arrive as zeros.
-    fn exists(_ctx: &PlaneMatmul<'a>, #[comptime] _part: usize) -> bool {
-        true
-    }
 
     fn open(ctx: &mut PlaneMatmul<'a>, j: u32, #[comptime] _part: usize) -> PlaneBlock {
         let shape = comptime!(ctx.shape);
@@ -145,6 +141,7 @@ impl<'a> MatmulTier for PlaneMatmulTier<'a> {
         }
     }
 
+    fn claim(_ctx: &mut PlaneMatmul<'a>) {}
     fn unpack(
         ctx: &PlaneMatmul<'a>,
         block: &PlaneBlock,
@@ -169,6 +166,7 @@ impl<'a> MatmulTier for PlaneMatmulTier<'a> {
         weights: &Array<Vector<u32, Const<4>>>,
         sums: &mut Array<Vector<f32, Const<4>>>,
         j: u32,
+        #[comptime] _part: usize,
         #[comptime] step: usize,
         #[comptime] accumulate: bool,
     ) {
@@ -194,6 +192,8 @@ impl<'a> MatmulTier for PlaneMatmulTier<'a> {
             }
         }
     }
+
+    fn commit(_ctx: &mut PlaneMatmul<'a>) {}
 
     fn rescale(
         ctx: &mut PlaneMatmul<'a>,
@@ -224,6 +224,7 @@ impl<'a> MatmulTier for PlaneMatmulTier<'a> {
         }
     }
     fn release(_ctx: &mut PlaneMatmul<'a>, _j: u32) {}
+    fn settle(_ctx: &mut PlaneMatmul<'a>) {}
 }
 
 /// Constants of the zero points at `at`, or of the middle where none are stored.
