@@ -3,9 +3,9 @@
 use cubecl::prelude::Client;
 use cubecl::server::Handle;
 use flashcube::{
-    AttendBlueprint, AttendOptions, BoolMask, DType, DequantizeOptions, Error, HadamardOptions,
-    LinearWeights, MatmulOptions, MatmulPolicy, MergeOptions, PackedWeights, Policy,
-    RuntimeFailure, ScaleType, Tensor, scale_range,
+    AttendBlueprint, AttendOptions, BoolMask, Caps, DType, DequantizeOptions, Error,
+    HadamardOptions, LinearWeights, MatmulOptions, MatmulPolicy, MergeOptions, PackedWeights,
+    Policy, RuntimeFailure, ScaleType, Tensor, plan_matmul, scale_range,
 };
 use flashcube_reference::quant::e8m0;
 
@@ -236,7 +236,8 @@ impl Run<'_> {
             gather: optional("gather"),
         };
         let places = [self.place(0, self.problem.dtype, 0)];
-        let options = MatmulOptions {
+        let mut options = MatmulOptions {
+            workspace: None,
             bias: self.inputs.get("bias").map(|_| self.tensor("bias")),
             out: places[0].tensor(),
             policy: MatmulPolicy {
@@ -245,10 +246,20 @@ impl Run<'_> {
             },
         };
         let x = self.tensor::<2>("x");
+        let plan = plan_matmul(&x, &weights, &options, &Caps::of(self.client))?;
+        options.workspace = plan.map(|plan| self.poisoned(plan.workspace));
         let multiplied = flashcube::matmul_quantized(self.client, &x, &weights, &options)?;
         let mut launched = self.collect(&places, &[erase(&multiplied.out)])?;
         launched.blueprint = multiplied.blueprint.map(|b| b.to_string());
         Ok(launched)
+    }
+
+    /// A workspace of f32 that are NaN.
+    fn poisoned(&self, elements: usize) -> Tensor<1> {
+        let handle = self
+            .client
+            .create_from_slice(&vec![POISON; 4 * elements.max(4)]);
+        Tensor::contiguous(handle, [elements], DType::F32)
     }
 
     /// The range of the scales of columns that exist: the others' are NaN.

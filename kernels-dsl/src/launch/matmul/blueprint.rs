@@ -129,6 +129,29 @@ impl MatmulBlueprint {
         }
     }
 
+    /// Blocks of rows of x and of columns of W.
+    pub(super) fn blocks(&self, m: usize, n: usize) -> (usize, usize) {
+        (m.div_ceil(self.rows), n.div_ceil(self.columns))
+    }
+
+    /// f32 elements in which cubes of a block leave their sums: a multiple of 4.
+    pub(super) fn sums(&self, m: usize, n: usize, splits: usize) -> usize {
+        let (m_blocks, n_blocks) = self.blocks(m, n);
+        match self.split {
+            true => m_blocks * n_blocks * splits * self.rows * self.columns,
+            false => 0,
+        }
+    }
+
+    /// f32 elements that hold x [m, rows] in the order of the stored rows of W, where that is not x's own.
+    pub(super) fn arranged(&self, m: usize, rows: usize) -> usize {
+        match self.tier == TierName::Hopper && !self.chunks {
+            // No buffer is empty.
+            true => (m * rows / 2).max(4),
+            false => 0,
+        }
+    }
+
     /// Units of a cube.
     pub fn units(&self) -> usize {
         match self.tier {

@@ -13,7 +13,7 @@ pub use weights::*;
 
 use cubecl::prelude::Client;
 
-use super::{Caps, Tensor, expect_axes, expect_dtype};
+use super::{Caps, DType, Tensor, expect_axes, expect_dtype};
 use crate::error::{Error, InvalidProblem};
 use run::MatmulCall;
 
@@ -24,8 +24,22 @@ pub struct MatmulOptions {
     pub bias: Option<Tensor<1>>,
     /// Where to write y [m, n]; allocated dense when absent.
     pub out: Option<Tensor<2>>,
+    /// Where sums of parts and rows of x in another order go: f32, at least [`MatmulPlan::workspace`] elements;
+    /// allocated when absent.
+    pub workspace: Option<Tensor<1>>,
     /// What selection may choose.
     pub policy: MatmulPolicy,
+}
+
+/// What a product runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MatmulPlan {
+    /// Comptime choices.
+    pub blueprint: MatmulBlueprint,
+    /// Parts that the rows of W are summed in.
+    pub splits: usize,
+    /// f32 elements of [`MatmulOptions::workspace`].
+    pub workspace: usize,
 }
 
 /// Result of [`matmul_quantized`].
@@ -42,7 +56,9 @@ pub struct Multiplied {
 ///
 /// x, bias and y in one dtype: f16 or bf16 on every tier, f32 on the unit tier. x has any row
 /// stride. Numbers are multiplied exactly (NF4's rounded to 16 bits on matrix units) and summed in f32, a
-/// group's sum is scaled in f32 and y is rounded once; m, n and k are any, 0 included.
+/// group's sum is scaled in f32 and y is rounded once; or scales go into the weights first, which rounds those to 16
+/// bits ([`Scaling`](crate::Scaling)). m, n and k are any, 0 included. Nothing is allocated when y and the workspace
+/// are supplied, and nothing is copied from the host: such a call can be captured in a graph.
 ///
 /// # Errors
 /// [`InvalidProblem`] for shapes that disagree, buffers too short and y that names an element
@@ -62,12 +78,7 @@ pub fn matmul_quantized(
     weights: &LinearWeights,
     options: &MatmulOptions,
 ) -> Result<Multiplied, Error> {
-    weights.check()?;
-    let [m, _] = x.shape;
-    expect_axes("x", ["m", "k"], x.shape, [m, weights.k])?;
-    x.check("x")?;
-    check_rows(m)?;
-    let shape = [m, weights.n];
+    let shape = check(x, weights)?;
     let out = match &options.out {
         Some(out) => {
             expect_axes("out", ["m", "n"], out.shape, shape)?;
@@ -89,21 +100,90 @@ pub fn matmul_quantized(
         });
     }
     let caps = Caps::of(client);
-    let key = MatmulKey::of(x, &out, weights);
-    let (blueprint, splits) = select_matmul(&key, &caps, &options.policy)?;
+    let plan = plan(x, &out, weights, &options.policy, &caps)?;
     let call = MatmulCall {
         client,
         caps: &caps,
         weights,
         bias: options.bias.as_ref(),
-        blueprint,
-        splits,
+        workspace: workspace(client, options.workspace.as_ref(), plan.workspace)?,
+        blueprint: plan.blueprint,
+        splits: plan.splits,
     };
     call.launch(x, &out)?;
     Ok(Multiplied {
         out,
-        blueprint: Some(blueprint),
+        blueprint: Some(plan.blueprint),
     })
+}
+
+/// What [`matmul_quantized`] would run on such a device; `None` where y is empty.
+///
+/// # Errors
+/// As [`matmul_quantized`].
+pub fn plan_matmul(
+    x: &Tensor<2>,
+    weights: &LinearWeights,
+    options: &MatmulOptions,
+    caps: &Caps,
+) -> Result<Option<MatmulPlan>, Error> {
+    let shape = check(x, weights)?;
+    if shape.contains(&0) {
+        return Ok(None);
+    }
+    let dense = Tensor::contiguous(x.handle.clone(), shape, x.dtype);
+    let out = options.out.as_ref().unwrap_or(&dense);
+    plan(x, out, weights, &options.policy, caps).map(Some)
+}
+
+/// The shape of y.
+fn check(x: &Tensor<2>, weights: &LinearWeights) -> Result<[usize; 2], InvalidProblem> {
+    weights.check()?;
+    let [m, _] = x.shape;
+    expect_axes("x", ["m", "k"], x.shape, [m, weights.k])?;
+    x.check("x")?;
+    check_rows(m)?;
+    Ok([m, weights.n])
+}
+
+fn plan(
+    x: &Tensor<2>,
+    out: &Tensor<2>,
+    weights: &LinearWeights,
+    policy: &MatmulPolicy,
+    caps: &Caps,
+) -> Result<MatmulPlan, Error> {
+    let key = MatmulKey::of(x, out, weights);
+    let (blueprint, splits) = select_matmul(&key, caps, policy)?;
+    let (m, n) = (x.shape[0], weights.n);
+    Ok(MatmulPlan {
+        blueprint,
+        splits,
+        workspace: blueprint.sums(m, n, splits) + blueprint.arranged(m, weights.rows),
+    })
+}
+
+/// The caller's workspace, or one of `needed` elements.
+fn workspace(
+    client: &Client,
+    given: Option<&Tensor<1>>,
+    needed: usize,
+) -> Result<Tensor<1>, Error> {
+    let Some(given) = given else {
+        return Ok(Tensor::empty(client, [needed], DType::F32));
+    };
+    expect_dtype("workspace", given.dtype, DType::F32)?;
+    given.check_output("workspace")?;
+    let available = given.shape[0];
+    if available < needed || given.offset > 0 || given.strides[0] > 1 {
+        return Err(InvalidProblem::OutOfBounds {
+            tensor: "workspace",
+            needed,
+            available,
+        }
+        .into());
+    }
+    Ok(given.clone())
 }
 
 /// Kernels count rows in 32 bits and add a block to them.

@@ -19,6 +19,8 @@ pub(super) struct MatmulCall<'a> {
     pub(super) caps: &'a Caps,
     pub(super) weights: &'a LinearWeights,
     pub(super) bias: Option<&'a Tensor<1>>,
+    /// Dense: sums of parts, then x in the order of the stored rows.
+    pub(super) workspace: Tensor<1>,
     pub(super) blueprint: MatmulBlueprint,
     pub(super) splits: usize,
 }
@@ -37,8 +39,7 @@ impl MatmulCall<'_> {
 
     /// Blocks of rows of x and of columns of W.
     fn blocks(&self, x: &Tensor<2>) -> (usize, usize) {
-        let MatmulBlueprint { rows, columns, .. } = self.blueprint;
-        (x.shape[0].div_ceil(rows), self.weights.n.div_ceil(columns))
+        self.blueprint.blocks(x.shape[0], self.weights.n)
     }
 
     fn sizes(&self, x: &Tensor<2>, out: &Tensor<2>) -> MatmulSizesLaunch {
@@ -121,24 +122,14 @@ impl MatmulCall<'_> {
         Ok(())
     }
 
-    /// Where cubes of a block leave their sums, and the counters they meet at.
-    fn shared_sums(&self, blocks: usize) -> (Handle, Handle) {
-        let MatmulBlueprint { rows, columns, .. } = self.blueprint;
-        let bytes = match self.blueprint.split {
-            true => 4 * blocks * self.splits * rows * columns,
-            false => 16,
-        };
-        (self.client.empty(bytes), counters(self.client))
-    }
-
     fn plane(&self, x: &Tensor<2>, out: &Tensor<2>) -> Result<(), Error> {
         let (weights, blueprint) = (self.weights, self.blueprint);
         let (m_blocks, n_blocks) = self.blocks(x);
         let blocks = m_blocks * n_blocks;
         let cubes = spread("matmul_quantized", blocks * self.splits, self.caps)?;
-        let (sums, counters) = self.shared_sums(blocks);
+        let counters = counters(self.client);
         // SAFETY: as above; the counters belong to the client's stream, on which launches follow
-        // one another, and `sums` holds a block for every cube.
+        // one another, and the workspace holds a block for every cube.
         unsafe {
             matmul_quantized_plane::launch_unchecked(
                 self.client,
@@ -152,7 +143,7 @@ impl MatmulCall<'_> {
                 self.optional(&weights.gather).into(),
                 self.bias().map(|bias| buffer(bias, 1)).into(),
                 buffer(out, 1),
-                words(self.client, &sums),
+                words(self.client, &self.workspace.handle),
                 BufferArg::from_raw_parts(counters, COUNTERS),
                 self.sizes(x, out),
                 blueprint,
@@ -176,7 +167,7 @@ impl MatmulCall<'_> {
         let blocks = m_blocks * n_blocks;
         let cubes = self.caps.multiprocessors.unwrap_or(132) as usize;
         let cubes = cubes.min(blocks * self.splits) as u32;
-        let (sums, counters) = self.shared_sums(blocks);
+        let counters = counters(self.client);
         // SAFETY: as above; rows of x past its shape arrive as zeros and are not stored.
         unsafe {
             matmul_quantized_hopper::launch_unchecked(
@@ -190,7 +181,7 @@ impl MatmulCall<'_> {
                 self.optional(&weights.zeros).into(),
                 self.bias().map(|bias| buffer(bias, 1)).into(),
                 buffer(out, 1),
-                words(self.client, &sums),
+                words(self.client, &self.workspace.handle),
                 BufferArg::from_raw_parts(counters, COUNTERS),
                 self.sizes(x, out),
                 blueprint,
@@ -203,7 +194,10 @@ impl MatmulCall<'_> {
     /// x [m, rows] in the order of the stored rows of W.
     fn arrange(&self, x: &Tensor<2>, out: &Tensor<2>) -> Result<Tensor<2>, Error> {
         let weights = self.weights;
-        let arranged = Tensor::empty(self.client, [x.shape[0], weights.rows], x.dtype);
+        let shape = [x.shape[0], weights.rows];
+        let sums = self.blueprint.sums(shape[0], weights.n, self.splits);
+        let memory = self.workspace.handle.clone().offset_start(4 * sums as u64);
+        let arranged = Tensor::contiguous(memory, shape, x.dtype);
         let chunks = arranged.elements() / 8;
         if chunks == 0 {
             return Ok(arranged);
