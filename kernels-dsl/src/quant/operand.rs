@@ -128,9 +128,11 @@ pub struct OperandSizes {
     pub column: usize,
     /// Heads.
     pub h: u32,
+    /// Heads whose rows alternate in tiles of scales; divides `h`.
+    pub pack: u32,
     /// Rows of a head.
     pub rows: u32,
-    /// Rows with those that fill the last tile of scales.
+    /// Rows of the tiles of scales of `pack` heads.
     pub scale_rows: u32,
     /// Quads of groups in a row.
     pub quads: u32,
@@ -138,6 +140,8 @@ pub struct OperandSizes {
     pub scales: usize,
     /// Words of the table of spans for a batch entry, 0 where all share one.
     pub spans: usize,
+    /// Where the table says which rows the tiles of scales hold.
+    pub tiles: usize,
     /// Units.
     pub total: usize,
     /// The tensor's own factor, a power of two, and its inverse.
@@ -149,7 +153,8 @@ pub struct OperandSizes {
 /// Four groups of a row.
 #[derive(CubeType)]
 struct Quad {
-    row: u32,
+    /// There is such a row.
+    exists: bool,
     /// Their codes' first word.
     codes: usize,
     /// Their scales' word.
@@ -169,18 +174,25 @@ fn quad_at(
 ) -> Quad {
     let quad = unit % sizes.quads as usize;
     let lane = unit / sizes.quads as usize;
-    let row = (lane % sizes.scale_rows as usize) as u32;
+    let place = (lane % sizes.scale_rows as usize) as u32;
     let lane = lane / sizes.scale_rows as usize;
-    let (batch, head) = (lane / sizes.h as usize, lane % sizes.h as usize);
+    let lanes = (sizes.h / sizes.pack) as usize;
+    let (batch, first_head) = (lane / lanes, lane % lanes * sizes.pack as usize);
     let span = batch * sizes.spans + 2 * quad;
-    let tile = (lane * (sizes.scale_rows / 128u32) as usize + (row / 128u32) as usize)
+    let tile = (lane * (sizes.scale_rows / 128u32) as usize + (place / 128u32) as usize)
         * sizes.quads as usize
         + quad;
+    let held = sizes.tiles + 2 * (place / 128u32) as usize;
+    // Rows of packed heads count together.
+    let packed = spans[held] + place % 128u32;
+    let row = packed / sizes.pack;
+    let head = first_head + (packed % sizes.pack) as usize;
+    let head_rows = (batch * sizes.h as usize + head) * sizes.rows as usize;
     Quad {
-        row,
-        codes: ((lane * sizes.rows as usize + row as usize) * sizes.quads as usize + quad)
+        exists: place % 128u32 < spans[held + 1],
+        codes: ((head_rows + row as usize) * sizes.quads as usize + quad)
             * comptime!(format.quad() * format.bits() / 32),
-        scales: sizes.scales + tile * 128 + (row % 32u32 * 4u32 + row / 32u32 % 4u32) as usize,
+        scales: sizes.scales + tile * 128 + (place % 32u32 * 4u32 + place / 32u32 % 4u32) as usize,
         first: sizes.offset
             + batch * sizes.batch
             + head * sizes.head
@@ -191,9 +203,10 @@ fn quad_at(
 }
 
 /// Codes and scales of a tensor, one unit for four groups. `spans` holds, for every four groups of a
-/// row, the first column of the tensor that they stand for and how many it has; the rest is 0.
+/// row, the first column of the tensor that they stand for and how many it has, the rest being 0; then, for every tile of
+/// scales, its first row and how many it has.
 ///
-/// Codes lie as [b, h, rows, columns], low bits first; scales as [b, h] tiles of 128 rows by 4 groups, in which the 4
+/// Codes lie as [b, h, rows, columns], low bits first; scales as [b, h / pack] tiles of 128 rows by 4 groups, in which the 4
 /// scales of row r are word `4 (r mod 32) + r / 32` (PTX ISA, tcgen05 scale factor layout). Rows that
 /// do not exist have scales 0.
 #[cube(launch_unchecked, address_type = "dynamic")]
@@ -208,7 +221,7 @@ pub fn quantize_operand_fma<E: Float>(
     if ABSOLUTE_POS < sizes.total {
         let at = quad_at(ABSOLUTE_POS, spans, sizes, format);
         let mut scales = 0u32;
-        if at.row < sizes.rows {
+        if at.exists {
             let group = comptime!(format.group() as u32);
             for g in 0..4u32 {
                 let mut values = Array::<f32>::new(comptime!(format.group()));
@@ -309,7 +322,7 @@ pub fn dequantize_operand_fma<E: Float>(
 ) {
     if ABSOLUTE_POS < sizes.total {
         let at = quad_at(ABSOLUTE_POS, spans, sizes, format);
-        if at.row < sizes.rows {
+        if at.exists {
             let scales = words[at.scales];
             let bits = comptime!(format.bits() as u32);
             let per_word = comptime!(32 / format.bits() as u32);

@@ -176,6 +176,36 @@ impl Operand {
         }
     }
 
+    /// Rows that tiles of scales hold: those of `sequences` of rows, each an operand of its own, in which the rows of
+    /// `heads`, all of a shape, alternate.
+    pub fn alternating(heads: &[Self], sequences: &[Range<usize>]) -> Vec<Self> {
+        let Some(first) = heads.first() else {
+            return Vec::new();
+        };
+        let of = |rows: &Range<usize>| {
+            let all = rows
+                .clone()
+                .flat_map(|row| heads.iter().map(move |head| (head, row)));
+            let codes = all
+                .clone()
+                .flat_map(|(head, row)| head.row_of(&head.codes, row));
+            let scales = all.flat_map(|(head, row)| head.row_of(&head.scales, row));
+            Self {
+                rows: rows.len() * heads.len(),
+                codes: codes.copied().collect(),
+                scales: scales.copied().collect(),
+                ..*first
+            }
+        };
+        sequences.iter().map(of).collect()
+    }
+
+    /// A row's part of codes or scales.
+    fn row_of<'a>(&self, all: &'a [u8], row: usize) -> &'a [u8] {
+        let length = all.len() / self.rows;
+        &all[row * length..(row + 1) * length]
+    }
+
     /// [rows, columns] values.
     ///
     /// # Errors

@@ -41,16 +41,16 @@ pub(super) fn select_blackwell(
             &"one piece, 16-bit",
         );
     }
-    check_operands(key, caps, policy)?;
+    check_operands(key, caps)?;
     if !key.tma {
         let strides = "16-byte strides and start";
         return no("TMA addressing", &strides, &"other strides");
     }
     let unpacked = policy.tile.unwrap_or_else(|| blackwell_tile(key, false));
-    // Rows of scale factors belong to one head.
-    let pack = match key.features.operands {
-        Some(_) => 1,
-        None => packed_heads(key, unpacked.0, policy, false),
+    // Tiles of scale factors of q are packed already, or are not.
+    let pack = match (key.features.operands, policy.pack) {
+        (Some(_), None) => 1,
+        _ => packed_heads(key, unpacked.0, policy, false),
     };
     let (rows, block) = policy.tile.unwrap_or_else(|| blackwell_tile(key, pack > 1));
     let shortest = if key.features.operands.is_some() {
@@ -99,9 +99,8 @@ pub(super) fn select_blackwell(
     }
 }
 
-/// Block-scaled operands that tcgen05 multiplies as they are: weights and values in FP8 or FP4, sequences that start where
-/// batch entries do, so that blocks of keys start where tiles of scale factors do.
-fn check_operands(key: &AttendKey, caps: &Caps, policy: &Policy) -> Result<(), NotAvailable> {
+/// Block-scaled operands that tcgen05 multiplies as they are: weights and values in FP8 or FP4.
+fn check_operands(key: &AttendKey, caps: &Caps) -> Result<(), NotAvailable> {
     let no = |limit, needed, available| Err(lacks(key, caps, limit, needed, available));
     match (key.features.operands, key.features.weights) {
         (None, WeightFormat::Wide) => return Ok(()),
@@ -114,20 +113,6 @@ fn check_operands(key: &AttendKey, caps: &Caps, policy: &Policy) -> Result<(), N
     if key.dtype != DType::BF16 {
         let limit = "blackwell tier's dtypes of operands";
         return Err(lacks(key, caps, limit, key.dtype, "bf16"));
-    }
-    if key.features.varlen {
-        return no(
-            "blackwell tier's operands",
-            "packed sequences",
-            "a sequence a batch entry",
-        );
-    }
-    if policy.pack == Some(true) {
-        return no(
-            "blackwell tier's operands",
-            "packed heads",
-            "one head a tile",
-        );
     }
     Ok(())
 }
