@@ -60,7 +60,7 @@ impl Operands {
         match self.values {
             OperandFormat::Nvfp4 { .. } => direct::WeightFormat::Nvfp4,
             OperandFormat::Mxfp4(rule) => direct::WeightFormat::Mxfp4(scale_rule(rule)),
-            OperandFormat::Mxfp8(_) => direct::WeightFormat::E4m3,
+            OperandFormat::Mxfp8(_) | OperandFormat::Fp8 { .. } => direct::WeightFormat::E4m3,
         }
     }
 
@@ -162,6 +162,7 @@ pub(crate) fn operand_format(format: OperandFormat) -> operand::OperandFormat {
         OperandFormat::Nvfp4 { exponent } => operand::OperandFormat::Nvfp4 { exponent },
         OperandFormat::Mxfp4(rule) => operand::OperandFormat::Mxfp4(scale_rule(rule)),
         OperandFormat::Mxfp8(rule) => operand::OperandFormat::Mxfp8(scale_rule(rule)),
+        OperandFormat::Fp8 { exponent } => operand::OperandFormat::Fp8 { exponent },
     }
 }
 

@@ -7,7 +7,7 @@ use crate::arch::hopper::HopperLayoutsLaunch;
 use crate::arch::tcgen05::attend_operands_blackwell;
 use crate::attention::WeightFormat;
 use crate::error::{Error, NotAvailable};
-use crate::quant::SCALE_ROWS;
+use crate::quant::{OperandFormat, SCALE_ROWS, ScaleRule};
 
 /// Largest exponent of the product of the factors of q and k, which the scale of the scores takes in; that of v is in range.
 const EXPONENTS: i32 = 64;
@@ -27,7 +27,7 @@ pub(super) fn attend_block_scaled(
     let (out, lse) = results(client, &dims, dtype, options)?;
     let mut hooks = Hooks::check(&dims, options)?;
     hooks.features.weights = weights;
-    hooks.features.operands = Some(q.format.stored());
+    hooks.features.operands = Some(multiplied([q, k, v], hooks.sequences(), options));
     let caps = Caps::of(client);
     let raised = q.format.exponent() + k.format.exponent();
     if raised.abs() > EXPONENTS {
@@ -105,6 +105,24 @@ fn lacks_of_operands(
         limit,
         needed: needed.to_string(),
         available: available.to_string(),
+    }
+}
+
+/// What q and k are multiplied as: in FP8, which is MXFP8 as well, where v is in it, and behind its sequences are zeros.
+fn multiplied(
+    [q, _, v]: [&Operand; 3],
+    sequences: &[Sequence],
+    options: &AttendOptions<'_>,
+) -> OperandFormat {
+    let varlen = options.cu_seqlens.is_some();
+    let whole = |(index, x): (usize, &Sequence)| {
+        let batch = if varlen { 0 } else { index };
+        x.len_kv == 0 || v.is_span(batch, (x.first_kv, x.len_kv))
+    };
+    let unscaled = v.format.unscaled() && sequences.iter().enumerate().all(whole);
+    match q.format.unscaled() && !unscaled {
+        true => OperandFormat::Mxfp8(ScaleRule::default()),
+        false => q.format.stored(),
     }
 }
 

@@ -114,6 +114,7 @@ impl fmt::Display for OperandBlueprint {
             OperandFormat::Nvfp4 { .. } => "nvfp4",
             OperandFormat::Mxfp4(_) => "mxfp4",
             OperandFormat::Mxfp8(_) => "mxfp8",
+            OperandFormat::Fp8 { .. } => "fp8",
         };
         write!(f, "{verb}_operand/unit/{}/{format}", self.dtype)?;
         match self.wide {
@@ -248,9 +249,8 @@ pub fn quantize_operand(
     options: &OperandOptions<'_>,
 ) -> Result<Operand, Error> {
     x.check_bounds("x")?;
-    if let OperandFormat::Nvfp4 { exponent } = options.format
-        && exponent.unsigned_abs() > 64
-    {
+    let exponent = options.format.exponent();
+    if exponent.unsigned_abs() > 64 {
         return Err(out_of_range("exponent", exponent.into(), 64).into());
     }
     let mut operand = Operand {
@@ -296,9 +296,9 @@ pub fn dequantize_operand(
 /// |---|---|
 /// | NVFP4 | E2M1 in groups of 16 keys with E4M3 scales |
 /// | MXFP4 | E2M1 in groups of 32 keys with powers of two |
-/// | MXFP8 | E4M3: what causal masks and training want |
+/// | MXFP8, FP8 | E4M3: what causal masks and training want |
 ///
-/// q and k share a format, any of the three, with groups along d; v has groups along s. P is encoded
+/// q and k share a format, any of the four, with groups along d; v has groups along s. P is encoded
 /// straight from its logits ([`WeightFormat`]) and the row sum taken over what is multiplied; lse is that of this sum.
 /// Codes are decoded once, exactly, into a workspace of `dtype` and multiplied in f32 (f32: unit tier) or by matrix units in
 /// bf16 with f32 sums (bf16: plane tier where there is one): every backend computes what block-scaled matrix
@@ -390,7 +390,7 @@ fn check_formats([q, k, v]: [&Operand; 3]) -> Result<WeightFormat, InvalidProble
     Ok(match v.format {
         OperandFormat::Nvfp4 { .. } => WeightFormat::Nvfp4,
         OperandFormat::Mxfp4(rule) => WeightFormat::Mxfp4(rule),
-        OperandFormat::Mxfp8(_) => WeightFormat::E4m3,
+        OperandFormat::Mxfp8(_) | OperandFormat::Fp8 { .. } => WeightFormat::E4m3,
     })
 }
 

@@ -53,6 +53,12 @@ impl Operand {
         None
     }
 
+    /// Whether these columns of batch entry `batch` are a piece of a row, behind which are zeros up to four groups.
+    pub(super) fn is_span(&self, batch: usize, span: Span) -> bool {
+        let list = self.spans.get(batch.min(self.spans.len() - 1));
+        list.is_some_and(|list| list.contains(&span))
+    }
+
     /// Column that tensor column `first` of batch entry `batch` became, if it and `count` columns start a piece of a row.
     pub(super) fn column_of(&self, batch: usize, (first, count): Span) -> Option<usize> {
         let mut column = 0;

@@ -33,6 +33,12 @@ pub enum OperandFormat {
     Mxfp4(ScaleRule),
     /// E4M3 in groups of 32 with a power of two.
     Mxfp8(ScaleRule),
+    /// E4M3 of values times 2^`exponent`, the tensor's own factor. Groups of 32 have the scale 1, so that it is MXFP8 to
+    /// whoever reads scales.
+    Fp8 {
+        /// From -64 to 64.
+        exponent: i32,
+    },
 }
 
 /// Groups whose scales share a word.
@@ -46,7 +52,7 @@ impl OperandFormat {
     pub const fn group(self) -> usize {
         match self {
             OperandFormat::Nvfp4 { .. } => 16,
-            OperandFormat::Mxfp4(_) | OperandFormat::Mxfp8(_) => 32,
+            OperandFormat::Mxfp4(_) | OperandFormat::Mxfp8(_) | OperandFormat::Fp8 { .. } => 32,
         }
     }
 
@@ -54,7 +60,7 @@ impl OperandFormat {
     pub const fn bits(self) -> usize {
         match self {
             OperandFormat::Nvfp4 { .. } | OperandFormat::Mxfp4(_) => 4,
-            OperandFormat::Mxfp8(_) => 8,
+            OperandFormat::Mxfp8(_) | OperandFormat::Fp8 { .. } => 8,
         }
     }
 
@@ -68,10 +74,15 @@ impl OperandFormat {
         matches!(self, OperandFormat::Nvfp4 { .. })
     }
 
+    /// Scales are 1 everywhere.
+    pub fn unscaled(self) -> bool {
+        matches!(self, OperandFormat::Fp8 { .. })
+    }
+
     /// Exponent of the tensor's own factor.
     pub(crate) fn exponent(self) -> i32 {
         match self {
-            OperandFormat::Nvfp4 { exponent } => exponent,
+            OperandFormat::Nvfp4 { exponent } | OperandFormat::Fp8 { exponent } => exponent,
             OperandFormat::Mxfp4(_) | OperandFormat::Mxfp8(_) => 0,
         }
     }
@@ -80,6 +91,7 @@ impl OperandFormat {
     pub(crate) fn compiled(self) -> Self {
         match self {
             OperandFormat::Nvfp4 { .. } => OperandFormat::Nvfp4 { exponent: 0 },
+            OperandFormat::Fp8 { .. } => OperandFormat::Fp8 { exponent: 0 },
             other => other,
         }
     }
@@ -90,6 +102,7 @@ impl OperandFormat {
             OperandFormat::Nvfp4 { .. } => OperandFormat::Nvfp4 { exponent: 0 },
             OperandFormat::Mxfp4(_) => OperandFormat::Mxfp4(ScaleRule::default()),
             OperandFormat::Mxfp8(_) => OperandFormat::Mxfp8(ScaleRule::default()),
+            OperandFormat::Fp8 { .. } => OperandFormat::Fp8 { exponent: 0 },
         }
     }
 
@@ -233,6 +246,9 @@ pub fn quantize_operand_fma<E: Float>(
                     let mut value = 0.0f32;
                     if inside {
                         value = f32::cast_from(x[at.first + column as usize * sizes.column]);
+                        if comptime!(format.unscaled()) {
+                            value *= sizes.factor;
+                        }
                     }
                     values[i as usize] = value;
                 }
@@ -254,7 +270,9 @@ fn group_scale(values: &Array<f32>, factor: f32, #[comptime] format: OperandForm
         amax = amax.max(magnitude_bits(values[i]));
     }
     let finite = amax < INFINITY_BITS;
-    if comptime!(format.nvfp4()) {
+    if comptime!(format.unscaled()) {
+        E8M0_ONE.runtime()
+    } else if comptime!(format.nvfp4()) {
         let largest = f32::reinterpret(select(finite, amax, 0u32)) * factor;
         let guess = largest * comptime!(1.0f32 / 6.0);
         select(finite, e4m3_nearest(largest, 6.0f32, guess), E4M3_NAN)
@@ -296,6 +314,9 @@ fn encode(x: f32, scale: u32, inverse: f32, #[comptime] format: OperandFormat) -
         let usable = scale > 0u32 && scale < E4M3_NAN;
         let unit = e4m3_value(select(usable, scale, 1u32)) * inverse;
         select(usable, e2m1_code(x, unit), 0u32)
+    } else if comptime!(format.unscaled()) {
+        let code = select(magnitude_bits(x) > INFINITY_BITS, E4M3_NAN, e4m3_code(x));
+        code | (u32::reinterpret(x) >> 31u32) << 7u32
     } else {
         let usable = scale < E8M0_NAN;
         let scaled = x * power_of_two(127 - i32::cast_from(select(usable, scale, 127u32)));
@@ -348,6 +369,8 @@ fn decode(code: u32, scale: u32, inverse: f32, #[comptime] format: OperandFormat
     };
     if comptime!(format.nvfp4()) {
         element * e4m3_value(scale) * inverse
+    } else if comptime!(format.unscaled()) {
+        element * inverse
     } else {
         element * e8m0_value(scale)
     }

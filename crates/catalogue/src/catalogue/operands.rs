@@ -10,11 +10,13 @@ const D: (usize, usize) = (16, 16);
 pub(super) const NVFP4: OperandFormat = OperandFormat::Nvfp4 { exponent: 0 };
 pub(super) const MXFP4: OperandFormat = OperandFormat::Mxfp4(ScaleRule::Ceil);
 pub(super) const MXFP8: OperandFormat = OperandFormat::Mxfp8(ScaleRule::Ceil);
+pub(super) const FP8: OperandFormat = OperandFormat::Fp8 { exponent: 0 };
 /// Formats of scores and of values, by what P is.
-const PAIRS: [(&str, OperandFormat, OperandFormat); 3] = [
+const PAIRS: [(&str, OperandFormat, OperandFormat); 4] = [
     ("nvfp4", NVFP4, NVFP4),
     ("mxfp4", MXFP4, MXFP4),
     ("mxfp8", NVFP4, MXFP8),
+    ("fp8", FP8, FP8),
 ];
 
 fn entry(
@@ -46,6 +48,7 @@ pub(super) fn attend() -> Vec<Entry> {
         ("nvfp4", NVFP4, MXFP8),
         ("mxfp4", MXFP4, MXFP8),
         ("mxfp8", MXFP8, MXFP8),
+        ("fp8", FP8, FP8),
         ("nvfp4_p", NVFP4, NVFP4),
         ("mxfp4_p", MXFP4, MXFP4),
     ] {
@@ -287,9 +290,10 @@ fn on_blackwell(name: &str, formats: (OperandFormat, OperandFormat)) -> Vec<Entr
     entries.push(heads("heads_varlen", causal(varlen((4, 2)))));
     let raise = |format, exponent| match format {
         OperandFormat::Nvfp4 { .. } => OperandFormat::Nvfp4 { exponent },
+        OperandFormat::Fp8 { .. } => OperandFormat::Fp8 { exponent },
         other => other,
     };
-    if let (OperandFormat::Nvfp4 { .. }, values) = formats {
+    if let (OperandFormat::Nvfp4 { .. } | OperandFormat::Fp8 { .. }, values) = formats {
         let attend = Attend {
             policy: Policy {
                 tier: Some(TierName::Blackwell),

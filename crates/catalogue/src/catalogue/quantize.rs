@@ -3,7 +3,7 @@
 use flashcube::{GroupAxis, OperandFormat, ScaleRule};
 
 use super::Entry;
-use super::operands::{MXFP4, MXFP8, NVFP4};
+use super::operands::{FP8, MXFP4, MXFP8, NVFP4};
 use crate::problem::{Memory, QuantizeSizes, Task, Values};
 
 pub(super) fn entries() -> Vec<Entry> {
@@ -41,6 +41,10 @@ pub(super) fn entries() -> Vec<Entry> {
                 ("_even", OperandFormat::Mxfp8(ScaleRule::RoundEven)),
             ],
         ),
+        (
+            "fp8",
+            vec![("", FP8), ("_exponent", OperandFormat::Fp8 { exponent: 7 })],
+        ),
     ] {
         for (name, format) in formats {
             for (detail, axis, shape) in [
@@ -70,7 +74,12 @@ pub(super) fn entries() -> Vec<Entry> {
             }
         }
     }
-    for (name, format) in [("nvfp4", NVFP4), ("mxfp4", MXFP4), ("mxfp8", MXFP8)] {
+    for (name, format) in [
+        ("nvfp4", NVFP4),
+        ("mxfp4", MXFP4),
+        ("mxfp8", MXFP8),
+        ("fp8", FP8),
+    ] {
         let columns = sizes([1, 2, 200, 24], format, GroupAxis::S);
         let packed = QuantizeSizes {
             cu_seqlens: Some(vec![0, 33, 33, 40, 197]),

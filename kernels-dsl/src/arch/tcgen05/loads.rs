@@ -186,6 +186,11 @@ fn load_block(
     }
 }
 
+/// Whether value blocks may hold what stands behind a sequence: codes without scale factors have zeros there.
+fn mends(shape: BlackwellShape) -> bool {
+    shape.features.lengths && (shape.scaled() || shape.features.operands.is_none())
+}
+
 /// Value block j. Rows past the tensor arrive as zeros; rows past the sequence's length, the next
 /// sequence's among them, are zeroed by the loading warp before the stage counts as full, since 0 * NaN
 /// is NaN; of codes their scale factors.
@@ -199,7 +204,7 @@ pub(super) fn load_values(ctx: &mut BlackwellCtx<'_>, at: &TileCoords, j: u32) {
     let row0 = j * comptime!(shape.block);
     let mut lands = full;
     let mut mend = false;
-    if comptime!(shape.features.lengths) {
+    if comptime!(mends(shape)) {
         mend = row0 + comptime!(shape.block) > at.len_kv && at.first_kv + at.len_kv < ctx.s_kv;
         if mend {
             lands = ctx.v_landed();
@@ -214,7 +219,7 @@ pub(super) fn load_values(ctx: &mut BlackwellCtx<'_>, at: &TileCoords, j: u32) {
             load_block(&*ctx, at, j, smem, ctx.maps.v, lands, comptime!(shape.d_v));
         }
     }
-    if comptime!(shape.features.lengths) {
+    if comptime!(mends(shape)) {
         if mend {
             sync_plane();
             ptx::mbar_wait(lands, ctx.mended % 2u32);

@@ -108,6 +108,9 @@ fn check_operands(key: &AttendKey, caps: &Caps) -> Result<(), NotAvailable> {
         (Some(_), WeightFormat::Wide) => {
             return no("blackwell tier's weights", "16-bit", "e4m3 or e2m1");
         }
+        (Some(format), weights) if format.unscaled() && weights != WeightFormat::E4m3 => {
+            return no("blackwell tier's weights", "e2m1", "e4m3 as q and k are");
+        }
         (Some(_), _) => {}
     }
     if key.dtype != DType::BF16 {
@@ -127,6 +130,7 @@ fn blackwell_tile(key: &AttendKey, packed: bool) -> (usize, usize) {
         reads => reads + x.alibi as u32 + packed as u32,
     };
     let coded = key.features.operands.is_some();
+    let scaled = key.features.operands.is_some_and(|x| !x.unscaled());
     let wide = if coded { key.d_v } else { key.d.max(key.d_v) } > 128;
     let one = wide || key.s_q <= STAGE_ROWS as usize;
     let rows = if one { 128 } else { 256 };
@@ -134,7 +138,7 @@ fn blackwell_tile(key: &AttendKey, packed: bool) -> (usize, usize) {
     let block = match (wide || !x.plain(), reads) {
         // Half a swizzle of codes, and half a tile of scale factors, is the least. Two outputs of 128 columns leave
         // no room for scale factors beside longer blocks.
-        _ if coded && (!x.plain() || reads > 0 || rows == 256 && key.d_v > 96) => 64,
+        _ if coded && (!x.plain() || reads > 0 || scaled && rows == 256 && key.d_v > 96) => 64,
         _ if coded => 128,
         (_, 2..) => 32,
         (true, _) | (_, 1) => 64,

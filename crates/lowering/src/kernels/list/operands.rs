@@ -61,6 +61,7 @@ fn block_scaled(all: &mut Vec<ListedKernel>) {
     let nvfp4 = OperandFormat::Nvfp4 { exponent: 0 };
     let mxfp4 = OperandFormat::Mxfp4(ScaleRule::Ceil);
     let mxfp8 = OperandFormat::Mxfp8(ScaleRule::Ceil);
+    let fp8 = OperandFormat::Fp8 { exponent: 0 };
     let lengths = LogitFeatures {
         lengths: true,
         ..plain
@@ -83,6 +84,12 @@ fn block_scaled(all: &mut Vec<ListedKernel>) {
         ("mxfp8", mxfp8, e4m3, 64, plain),
         ("mxfp8_causal", mxfp8, e4m3, 128, causal),
         ("mxfp8_lengths", mxfp8, e4m3, 128, lengths),
+        ("fp8", fp8, e4m3, 64, plain),
+        ("fp8", fp8, e4m3, 128, plain),
+        ("fp8_causal", fp8, e4m3, 128, causal),
+        ("fp8_softcap", fp8, e4m3, 128, softcap),
+        ("fp8_varlen", fp8, e4m3, 128, varlen),
+        ("fp8", fp8, e4m3, 256, plain),
         // P in four bits.
         ("nvfp4_p_nvfp4", nvfp4, WeightFormat::Nvfp4, 64, plain),
         ("nvfp4_p_nvfp4", nvfp4, WeightFormat::Nvfp4, 128, plain),
