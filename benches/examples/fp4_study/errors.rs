@@ -96,7 +96,7 @@ impl Case {
         let format = match values {
             OperandFormat::Nvfp4 { .. } => WeightFormat::Nvfp4,
             OperandFormat::Mxfp4(rule) => WeightFormat::Mxfp4(rule),
-            OperandFormat::Mxfp8(_) => WeightFormat::E4m3,
+            OperandFormat::Mxfp8(_) | OperandFormat::Fp8 { .. } => WeightFormat::E4m3,
         };
         let (q, k) = (round(&self.q), round(&self.k));
         let got = forward_encoded(&q, &k, &v, &options(), Encoding::new(format));

@@ -347,7 +347,7 @@ fn weights_as_asked(problem: &Problem, name: &str) -> bool {
     match sizes.values {
         OperandFormat::Nvfp4 { .. } => name.contains("/p-nvfp4"),
         OperandFormat::Mxfp4(_) => name.contains("/p-mxfp4"),
-        OperandFormat::Mxfp8(_) => name.contains("/p-e4m3"),
+        OperandFormat::Mxfp8(_) | OperandFormat::Fp8 { .. } => name.contains("/p-e4m3"),
     }
 }
 

@@ -6,6 +6,7 @@ use flashcube::attention::RopePairs;
 use flashcube::{PackFormat, ScaleType, WeightCodes};
 use flashcube_reference as reference;
 use flashcube_reference::quant::int::{Format, Packed};
+use flashcube_reference::quant::operand::Operand;
 use flashcube_reference::quant::tiled::{self, Codes, Scales, Tiled};
 use flashcube_reference::{Broadcast, Options, Output, Rounding, Tensor4};
 use half::f16;
@@ -205,11 +206,17 @@ fn quantize(sizes: &QuantizeSizes, inputs: &Inputs) -> Result<Vec<Expected>, ref
     let x = tensor(&inputs.arrays, "x");
     let [b, h, _, columns] = sizes.codes();
     let (mut codes, mut scales) = (Vec::new(), Vec::new());
-    for (b, h) in (0..b).flat_map(|b| (0..h).map(move |h| (b, h))) {
-        let operand = sizes.operand(&x, (b, h))?;
-        let widened = operand.widened(columns);
-        codes.extend(widened.codes.iter().map(|&code| f64::from(code)));
-        scales.extend(widened.tiled_scales().iter().map(|&code| f64::from(code)));
+    let heads: Vec<(usize, usize)> = (0..b).flat_map(|b| (0..h).map(move |h| (b, h))).collect();
+    for together in heads.chunks(sizes.pack) {
+        let operand = |&at| -> Result<Operand, reference::Error> {
+            Ok(sizes.operand(&x, at)?.widened(columns))
+        };
+        let together: Vec<Operand> = together.iter().map(operand).collect::<Result<_, _>>()?;
+        let all = together.iter().flat_map(|head| &head.codes);
+        codes.extend(all.map(|&code| f64::from(code)));
+        for rows in Operand::alternating(&together, &sizes.row_spans()) {
+            scales.extend(rows.tiled_scales().iter().map(|&code| f64::from(code)));
+        }
     }
     let exact = |name, shape: Vec<usize>, exact: Vec<f64>| Expected {
         name,

@@ -241,7 +241,7 @@ pub const FEATURES: [Features; 11] = [
         single: &[
             "empty", "heads", "lengths", "varlen", "masks", "combined", "hidden",
         ],
-        every: &["nvfp4", "mxfp4", "mxfp8"],
+        every: &["nvfp4", "mxfp4", "mxfp8", "fp8"],
         tiers: &[
             ("plane", TierName::Plane),
             ("blackwell", TierName::Blackwell),
@@ -250,7 +250,7 @@ pub const FEATURES: [Features; 11] = [
     Features {
         kernel: Kernel::QuantizeOperand,
         single: &["empty", "sequences", "strides"],
-        every: &["nvfp4", "mxfp4", "mxfp8"],
+        every: &["nvfp4", "mxfp4", "mxfp8", "fp8"],
         tiers: &[],
     },
     Features {

@@ -60,7 +60,7 @@ impl Operands {
         match self.values {
             OperandFormat::Nvfp4 { .. } => direct::WeightFormat::Nvfp4,
             OperandFormat::Mxfp4(rule) => direct::WeightFormat::Mxfp4(scale_rule(rule)),
-            OperandFormat::Mxfp8(_) => direct::WeightFormat::E4m3,
+            OperandFormat::Mxfp8(_) | OperandFormat::Fp8 { .. } => direct::WeightFormat::E4m3,
         }
     }
 
@@ -90,6 +90,8 @@ pub struct QuantizeSizes {
     pub lengths: Option<Vec<usize>>,
     /// Cumulative lengths of packed sequences.
     pub cu_seqlens: Option<Vec<usize>>,
+    /// Heads whose rows alternate in tiles of scales.
+    pub pack: usize,
 }
 
 impl QuantizeSizes {
@@ -128,10 +130,29 @@ impl QuantizeSizes {
         }
     }
 
+    /// What starts a tile of scales: rows of the operand of a head.
+    pub(crate) fn row_spans(&self) -> Vec<Range<usize>> {
+        let [_, _, rows, _] = self.codes();
+        let Some(cu) = self
+            .cu_seqlens
+            .as_ref()
+            .filter(|_| self.axis == GroupAxis::D)
+        else {
+            return std::iter::once(0..rows).collect();
+        };
+        let ends = cu.iter().copied().chain([rows]).collect::<Vec<_>>();
+        ends.windows(2).map(|w| w[0]..w[1]).collect()
+    }
+
     /// Bytes of the scales of all heads, in tiles.
     pub(crate) fn scales(&self) -> usize {
-        let [b, h, rows, columns] = self.codes();
-        b * h * rows.next_multiple_of(operand::TILE_ROWS) * columns / self.format.group()
+        let [b, h, _, columns] = self.codes();
+        let tiled = |rows: &Range<usize>| {
+            let rows = rows.len() * self.pack;
+            rows.next_multiple_of(operand::TILE_ROWS)
+        };
+        let rows: usize = self.row_spans().iter().map(tiled).sum();
+        b * (h / self.pack) * rows * columns / self.format.group()
     }
 }
 
@@ -141,6 +162,7 @@ pub(crate) fn operand_format(format: OperandFormat) -> operand::OperandFormat {
         OperandFormat::Nvfp4 { exponent } => operand::OperandFormat::Nvfp4 { exponent },
         OperandFormat::Mxfp4(rule) => operand::OperandFormat::Mxfp4(scale_rule(rule)),
         OperandFormat::Mxfp8(rule) => operand::OperandFormat::Mxfp8(scale_rule(rule)),
+        OperandFormat::Fp8 { exponent } => operand::OperandFormat::Fp8 { exponent },
     }
 }
 

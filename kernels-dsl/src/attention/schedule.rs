@@ -2,7 +2,10 @@
 
 use cubecl::prelude::*;
 
-use super::{LogitFeatures, LogitInputs, LogitScalars, TileCoords, listed_tile, tile_coords};
+use super::{
+    LogitFeatures, LogitInputs, LogitScalars, TILE_WORDS, TileCoords, listed_tile, table_word,
+    tile_coords,
+};
 
 /// Key blocks `[start, end)` of a tile; those in `[inner_start, inner_end)` hide nothing.
 #[derive(CubeType, Clone, Copy)]
@@ -108,6 +111,13 @@ pub fn all_blocks(s_kv: u32, #[comptime] block: u32) -> Segments {
     }
 }
 
+/// Where in the order a tile stands.
+#[derive(CubeType, Clone, Copy)]
+struct Place {
+    index: u32,
+    lane: u32,
+}
+
 /// In which order tiles are taken: groups of lanes that share the L2 cache; within a group, row tile
 /// by row tile, the longest first: the last rows under a mask that shortens the first ones, and
 /// whatever order the host's list has.
@@ -152,6 +162,25 @@ impl TileOrder {
         }
     }
 
+    /// Lane of the tile at `position`, and which of its tiles it is.
+    fn place(&self, position: u32, tiles: u32) -> Place {
+        let group = position / (self.lanes * tiles);
+        let within = position % (self.lanes * tiles);
+        let first_lane = group * self.lanes;
+        let lanes = self.lanes.min(self.all_lanes - first_lane);
+        Place {
+            index: within / lanes,
+            lane: first_lane + within % lanes,
+        }
+    }
+
+    /// Index of the sequence that the listed tile at `position` belongs to.
+    pub fn sequence(&self, position: u32, tiles: u32, inputs: &LogitInputs<'_>) -> u32 {
+        let index = self.place(position, tiles).index;
+        let at = inputs.offsets.tiles + index as usize * comptime!(TILE_WORDS);
+        table_word(inputs.tensors, at)
+    }
+
     fn whole_tile(
         &self,
         position: u32,
@@ -162,12 +191,8 @@ impl TileOrder {
     ) -> TileCoords {
         let features = comptime!(shape.features);
         let pack = comptime!(shape.pack);
-        let group = position / (self.lanes * tiles);
-        let within = position % (self.lanes * tiles);
-        let first_lane = group * self.lanes;
-        let lanes = self.lanes.min(self.all_lanes - first_lane);
-        let index = within / lanes;
-        let lane = first_lane + within % lanes;
+        let place = self.place(position, tiles);
+        let (index, lane) = (place.index, place.lane);
         if comptime!(features.listed()) {
             listed_tile(inputs, index, lane * pack, features, pack)
         } else {

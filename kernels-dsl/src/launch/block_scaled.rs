@@ -7,7 +7,7 @@ use crate::arch::hopper::HopperLayoutsLaunch;
 use crate::arch::tcgen05::attend_operands_blackwell;
 use crate::attention::WeightFormat;
 use crate::error::{Error, NotAvailable};
-use crate::quant::SCALE_ROWS;
+use crate::quant::{OperandFormat, SCALE_ROWS, ScaleRule};
 
 /// Largest exponent of the product of the factors of q and k, which the scale of the scores takes in; that of v is in range.
 const EXPONENTS: i32 = 64;
@@ -27,12 +27,11 @@ pub(super) fn attend_block_scaled(
     let (out, lse) = results(client, &dims, dtype, options)?;
     let mut hooks = Hooks::check(&dims, options)?;
     hooks.features.weights = weights;
-    hooks.features.operands = Some(q.format.stored());
+    hooks.features.operands = Some(multiplied([q, k, v], hooks.sequences(), options));
     let caps = Caps::of(client);
     let raised = q.format.exponent() + k.format.exponent();
     if raised.abs() > EXPONENTS {
-        let (needed, limit) = (raised.to_string(), EXPONENTS.to_string());
-        return Err(lacks_of_operands(&caps, "exponents of q and k", needed, limit).into());
+        return Err(lacks_of_operands(&caps, "exponents of q and k", raised, EXPONENTS).into());
     }
     // The products are larger by the factors of both.
     hooks.scale *= (-raised as f32).exp2();
@@ -55,6 +54,7 @@ pub(super) fn attend_block_scaled(
     };
     let policy = Policy {
         tier: Some(TierName::Blackwell),
+        pack: Some(packed(&caps, [q, k], key.group, options.policy.pack)?),
         ..options.policy
     };
     let blueprint = select_attend(&key, &caps, &policy)?;
@@ -67,6 +67,16 @@ pub(super) fn attend_block_scaled(
     }
     let listed = key.features.listed();
     let listed = listed.then(|| hooks.list_tiles(&dims, &blueprint));
+    let starts = starts([q, k, v], hooks.sequences(), hooks.features.varlen);
+    let starts = starts.ok_or_else(|| {
+        let needed = "tiles of scale factors that start where sequences do";
+        lacks_of_operands(&caps, "layout of the operands", needed, "others")
+    })?;
+    // Without packed sequences everything starts at 0.
+    let starts = match hooks.features.varlen {
+        true => hooks.append(starts),
+        false => 0,
+    };
     let call = ForwardCall {
         client,
         caps: &caps,
@@ -75,7 +85,7 @@ pub(super) fn attend_block_scaled(
         listed,
         blueprint,
     };
-    call.block_scaled([q, k, v], &out, &lse)?;
+    call.block_scaled([q, k, v], starts, &out, &lse)?;
     Ok(Attended {
         out,
         lse,
@@ -86,19 +96,82 @@ pub(super) fn attend_block_scaled(
 fn lacks_of_operands(
     caps: &Caps,
     limit: &'static str,
-    needed: String,
-    available: String,
+    needed: impl ToString,
+    available: impl ToString,
 ) -> NotAvailable {
     NotAvailable {
         what: "attend_operands".into(),
         device: caps.device.clone(),
         limit,
-        needed,
-        available,
+        needed: needed.to_string(),
+        available: available.to_string(),
     }
 }
 
-/// Codes [b, h, rows, columns] of an operand as places of 16 bits, and its scale factors [b, h, rows / 128, 256 * quads]. What is
+/// What q and k are multiplied as: in FP8, which is MXFP8 as well, where v is in it, and behind its sequences are zeros.
+fn multiplied(
+    [q, _, v]: [&Operand; 3],
+    sequences: &[Sequence],
+    options: &AttendOptions<'_>,
+) -> OperandFormat {
+    let varlen = options.cu_seqlens.is_some();
+    let whole = |(index, x): (usize, &Sequence)| {
+        let batch = if varlen { 0 } else { index };
+        x.len_kv == 0 || v.is_span(batch, (x.first_kv, x.len_kv))
+    };
+    let unscaled = v.format.unscaled() && sequences.iter().enumerate().all(whole);
+    match q.format.unscaled() && !unscaled {
+        true => OperandFormat::Mxfp8(ScaleRule::default()),
+        false => q.format.stored(),
+    }
+}
+
+/// Whether heads are packed: as tiles of scales of q were laid out.
+fn packed(
+    caps: &Caps,
+    [q, k]: [&Operand; 2],
+    group: usize,
+    asked: Option<bool>,
+) -> Result<bool, NotAvailable> {
+    let no = |needed: &str, available| {
+        let limit = "heads that alternate in tiles of scale factors";
+        Err(lacks_of_operands(caps, limit, needed, available))
+    };
+    if k.pack > 1 {
+        return no("1 of k", k.pack);
+    }
+    let packed = q.pack > 1;
+    let needed = match asked.unwrap_or(packed) {
+        true => group.max(1),
+        false => 1,
+    };
+    match q.pack == needed {
+        true => Ok(packed),
+        false => no(&format!("{needed} of q"), q.pack),
+    }
+}
+
+/// Where every sequence starts in the operands: tiles of scale factors of its queries and of its keys, the place of its first
+/// key in rows of v, [n, 3]. `None` where one starts within a tile.
+fn starts([q, k, v]: [&Operand; 3], sequences: &[Sequence], varlen: bool) -> Option<Vec<u32>> {
+    let of = |(index, x): (usize, &Sequence)| -> Option<[u32; 3]> {
+        // Nothing of it is loaded.
+        if x.len_q == 0 || x.len_kv == 0 {
+            return Some([0; 3]);
+        }
+        let keys = (x.first_kv, x.len_kv);
+        let batch = if varlen { 0 } else { index };
+        Some([
+            q.tile_of((x.first_q, x.len_q))? as u32,
+            k.tile_of(keys)? as u32,
+            v.column_of(batch, keys)? as u32,
+        ])
+    };
+    let all: Option<Vec<[u32; 3]>> = sequences.iter().enumerate().map(of).collect();
+    all.map(|words| words.concat())
+}
+
+/// Codes [b, h, rows, columns] of an operand as places of 16 bits, and its scale factors [b, h / pack, tiles, 256 * quads]. What is
 /// empty is never read, and has something else in its place.
 fn views(client: &Client, operand: &Operand) -> (Tensor<4>, Tensor<4>) {
     if operand.is_empty() {
@@ -109,10 +182,8 @@ fn views(client: &Client, operand: &Operand) -> (Tensor<4>, Tensor<4>) {
     let rows = operand.rows();
     let places = operand.columns() * operand.format.bits() / 16;
     let codes = Tensor::contiguous(operand.words.clone(), [b, h, rows, places], DType::BF16);
-    let (tiles, row) = (
-        rows.div_ceil(SCALE_ROWS),
-        2 * SCALE_ROWS * operand.columns() / operand.format.quad(),
-    );
+    let (tiles, h) = (operand.scale_tiles(), h / operand.pack);
+    let row = 2 * SCALE_ROWS * operand.quads();
     let scales = Tensor::strided(
         operand.words.clone(),
         [b, h, tiles, row],
@@ -136,6 +207,7 @@ impl ForwardCall<'_> {
     fn block_scaled(
         &self,
         operands: [&Operand; 3],
+        starts: usize,
         out: &Tensor<4>,
         lse: &Tensor<3>,
     ) -> Result<(), Error> {
@@ -161,7 +233,7 @@ impl ForwardCall<'_> {
                 cubes,
                 CubeDim::new_1d(blueprint.units() as u32),
                 address(blueprint.wide),
-                tensor_map(&q.0, [1, 1, blueprint.rows, 64]),
+                query_map(&q.0, &blueprint),
                 tensor_map(&k.0, [1, 1, blueprint.block, 64]),
                 tensor_map(&v.0, [1, 1, width, span / 2]).with_swizzle(swizzle),
                 scale_map(&q.1),
@@ -175,6 +247,7 @@ impl ForwardCall<'_> {
                 self.hooks.scalars(blueprint.fault),
                 self.hooks.offsets(),
                 factor,
+                starts,
                 blueprint,
                 blueprint.dtype.elem(),
             );

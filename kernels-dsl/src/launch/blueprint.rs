@@ -273,6 +273,7 @@ impl fmt::Display for AttendBlueprint {
                 matches!(x.operands, Some(OperandFormat::Mxfp8(_))),
                 "qk-mxfp8",
             ),
+            (x.operands.is_some_and(OperandFormat::unscaled), "qk-fp8"),
             (x.codes == Some(ScaledBy::Head), "e4m3"),
             (x.codes == Some(ScaledBy::Page), "e4m3-pages"),
             (x.weights == WeightFormat::E4m3, "p-e4m3"),

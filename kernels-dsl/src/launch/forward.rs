@@ -321,7 +321,7 @@ pub(super) fn lse_layout(lse: &Tensor<3>) -> LayoutLaunch {
 ///
 /// # Safety
 /// As [`tensor_map`].
-unsafe fn query_map(q: &Tensor<4>, blueprint: &AttendBlueprint) -> TensorMapArg<Tiled> {
+pub(super) unsafe fn query_map(q: &Tensor<4>, blueprint: &AttendBlueprint) -> TensorMapArg<Tiled> {
     let AttendBlueprint { rows, pack, .. } = *blueprint;
     // SAFETY: the caller's; the second view names the same elements.
     unsafe {

@@ -233,6 +233,16 @@ impl Hooks {
         tiles.len()
     }
 
+    /// The sequences, as tables count them.
+    pub(crate) fn sequences(&self) -> &[Sequence] {
+        &self.sequences
+    }
+
+    /// Puts words behind everything else in the table, the tiles as well; returns where they start.
+    pub(crate) fn append(&mut self, words: Vec<u32>) -> usize {
+        self.table.append(words.into_iter())
+    }
+
     /// Size of the table.
     pub(crate) fn table_bytes(&self) -> usize {
         size_of_val(&self.table.words[..])

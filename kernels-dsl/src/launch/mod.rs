@@ -21,6 +21,7 @@ mod instruction;
 mod matmul;
 mod merge;
 mod operand;
+mod operand_layout;
 mod options;
 mod plan;
 mod select;

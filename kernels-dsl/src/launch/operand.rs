@@ -6,6 +6,7 @@ use cubecl::prelude::{BufferArg, Client, CubeDim, CubeElement};
 use cubecl::server::Handle;
 
 use super::block_scaled::attend_block_scaled;
+use super::operand_layout::{Span, row_spans, spans};
 use super::*;
 use crate::attention::WeightFormat;
 use crate::error::{Error, InvalidProblem};
@@ -23,7 +24,7 @@ pub enum GroupAxis {
 }
 
 /// How [`quantize_operand`] cuts a tensor into groups.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub struct OperandOptions<'a> {
     /// Element and scale.
     pub format: OperandFormat,
@@ -31,8 +32,12 @@ pub struct OperandOptions<'a> {
     pub axis: GroupAxis,
     /// Keys of every batch entry, at most s; later rows are not looked at. Of V alone.
     pub lengths: Option<&'a [usize]>,
-    /// Cumulative lengths of sequences packed into the rows of the only batch entry. Of V alone.
+    /// Cumulative lengths of sequences packed into the rows of the only batch entry: every one starts a group of V, or a
+    /// tile of scales of Q and K.
     pub cu_seqlens: Option<&'a [usize]>,
+    /// Query heads whose rows alternate in tiles of scales, as they do in tiles of packed heads: the h_q / h_kv of a
+    /// group, or 1. Of Q alone.
+    pub pack: usize,
 }
 
 impl OperandOptions<'_> {
@@ -43,6 +48,7 @@ impl OperandOptions<'_> {
             axis: GroupAxis::D,
             lengths: None,
             cu_seqlens: None,
+            pack: 1,
         }
     }
 
@@ -61,8 +67,9 @@ impl OperandOptions<'_> {
 /// keys of all sequences), each piece of which is padded to four groups by zeros:
 ///
 /// - codes [b, h, R, C], the first element in the lowest bits;
-/// - from word [`scales_at`](Self::scales_at) on, scales [b, h, R / 128, C / (4 groups), 32, 4, 4]: tiles of 128
-///   rows by 4 groups, row r of which is place [r mod 32, r / 32], as tcgen05 reads its scale factors.
+/// - from word [`scales_at`](Self::scales_at) on, scales [b, h / pack, T, C / (4 groups), 32, 4, 4]: tiles of 128
+///   rows by 4 groups, row r of which is place [r mod 32, r / 32], as tcgen05 reads its scale factors. Every packed
+///   sequence of rows starts a tile, and is followed by what fills its last one. Rows of packed heads alternate.
 #[derive(Debug, Clone)]
 pub struct Operand {
     /// The buffer.
@@ -73,10 +80,14 @@ pub struct Operand {
     pub axis: GroupAxis,
     /// [b, h, s, d] of the tensor it was made of.
     pub shape: [usize; 4],
+    /// Heads whose rows alternate in tiles of scales.
+    pub pack: usize,
     /// What quantized it; `None` when it is empty.
     pub blueprint: Option<OperandBlueprint>,
-    /// First row and number of rows of the sequences of each batch entry; one list for all along d.
-    spans: Vec<Vec<(usize, usize)>>,
+    /// First column and number of columns of the pieces of a row, for each batch entry; one list for all along d.
+    pub(super) spans: Vec<Vec<Span>>,
+    /// First row and number of rows of what starts a tile of scales.
+    pub(super) row_spans: Vec<Span>,
 }
 
 /// Comptime choices of the kernels between tensors and operands.
@@ -103,6 +114,7 @@ impl fmt::Display for OperandBlueprint {
             OperandFormat::Nvfp4 { .. } => "nvfp4",
             OperandFormat::Mxfp4(_) => "mxfp4",
             OperandFormat::Mxfp8(_) => "mxfp8",
+            OperandFormat::Fp8 { .. } => "fp8",
         };
         write!(f, "{verb}_operand/unit/{}/{format}", self.dtype)?;
         match self.wide {
@@ -147,30 +159,7 @@ impl Operand {
     /// One unit for each word of scales.
     fn units(&self) -> usize {
         let [b, h, ..] = self.shape;
-        b * h * self.rows().next_multiple_of(SCALE_ROWS) * self.quads()
-    }
-
-    /// Quads of groups in a row: as many in every batch entry.
-    fn quads(&self) -> usize {
-        let quad = self.format.quad();
-        let of = |list: &Vec<(usize, usize)>| list.iter().map(|s| s.1.div_ceil(quad)).sum();
-        self.spans.iter().map(of).max().unwrap_or(0)
-    }
-
-    /// First column and number of columns of every quad, for each list of sequences.
-    fn table(&self) -> Vec<u32> {
-        let (quads, quad) = (self.quads(), self.format.quad());
-        let mut words = Vec::with_capacity(2 * quads * self.spans.len());
-        for list in &self.spans {
-            let end = words.len() + 2 * quads;
-            for &(first, count) in list {
-                for at in (0..count).step_by(quad) {
-                    words.extend([(first + at) as u32, quad.min(count - at) as u32]);
-                }
-            }
-            words.resize(end, 0);
-        }
-        words
+        b * (h / self.pack) * self.scale_tiles() * SCALE_ROWS * self.quads()
     }
 
     fn sizes(&self, x: &Tensor<4>) -> OperandSizesLaunch {
@@ -190,11 +179,13 @@ impl Operand {
             row,
             column,
             self.shape[1] as u32,
+            self.pack as u32,
             self.rows() as u32,
-            self.rows().next_multiple_of(SCALE_ROWS) as u32,
+            (self.scale_tiles() * SCALE_ROWS) as u32,
             self.quads() as u32,
             self.scales_at(),
             spans,
+            2 * self.quads() * self.spans.len(),
             self.units(),
             (self.format.exponent() as f32).exp2(),
             (-self.format.exponent() as f32).exp2(),
@@ -249,7 +240,8 @@ impl Operand {
 /// saturates, a group with a NaN or an infinity gets the NaN scale.
 ///
 /// # Errors
-/// [`InvalidProblem`] for an exponent beyond +-64, lengths past s, lengths of Q or K;
+/// [`InvalidProblem`] for an exponent beyond +-64, lengths past s, lengths of Q or K, heads of V that alternate or do
+/// not divide h;
 /// [`NotAvailable`](crate::error::NotAvailable) where the device lacks the dtype or address width.
 pub fn quantize_operand(
     client: &Client,
@@ -257,9 +249,8 @@ pub fn quantize_operand(
     options: &OperandOptions<'_>,
 ) -> Result<Operand, Error> {
     x.check_bounds("x")?;
-    if let OperandFormat::Nvfp4 { exponent } = options.format
-        && exponent.unsigned_abs() > 64
-    {
+    let exponent = options.format.exponent();
+    if exponent.unsigned_abs() > 64 {
         return Err(out_of_range("exponent", exponent.into(), 64).into());
     }
     let mut operand = Operand {
@@ -267,8 +258,10 @@ pub fn quantize_operand(
         format: options.format,
         axis: options.axis,
         shape: x.shape,
+        pack: options.pack,
         blueprint: None,
         spans: spans(x.shape, options)?,
+        row_spans: row_spans(x.shape, options)?,
     };
     if operand.is_empty() {
         return Ok(operand);
@@ -303,14 +296,14 @@ pub fn dequantize_operand(
 /// |---|---|
 /// | NVFP4 | E2M1 in groups of 16 keys with E4M3 scales |
 /// | MXFP4 | E2M1 in groups of 32 keys with powers of two |
-/// | MXFP8 | E4M3: what causal masks and training want |
+/// | MXFP8, FP8 | E4M3: what causal masks and training want |
 ///
-/// q and k share a format, any of the three, with groups along d; v has groups along s. P is encoded
+/// q and k share a format, any of the four, with groups along d; v has groups along s. P is encoded
 /// straight from its logits ([`WeightFormat`]) and the row sum taken over what is multiplied; lse is that of this sum.
 /// Codes are decoded once, exactly, into a workspace of `dtype` and multiplied in f32 (f32: unit tier) or by matrix units in
 /// bf16 with f32 sums (bf16: plane tier where there is one): every backend computes what block-scaled matrix
-/// units would, but for the order of f32 sums. On the Blackwell tier they are multiplied as they are: bf16 out, a sequence a
-/// batch entry. A NaN in a visible key weighs 0, since E2M1 has no NaN.
+/// units would, but for the order of f32 sums. On the Blackwell tier they are multiplied as they are: bf16 out, and packed
+/// sequences and packed heads where q and k were quantized by them ([`OperandOptions`]). A NaN in a visible key weighs 0, since E2M1 has no NaN.
 ///
 /// # Errors
 /// As [`attend_forward`]; [`InvalidProblem::Format`] for operands that no instruction multiplies,
@@ -397,7 +390,7 @@ fn check_formats([q, k, v]: [&Operand; 3]) -> Result<WeightFormat, InvalidProble
     Ok(match v.format {
         OperandFormat::Nvfp4 { .. } => WeightFormat::Nvfp4,
         OperandFormat::Mxfp4(rule) => WeightFormat::Mxfp4(rule),
-        OperandFormat::Mxfp8(_) => WeightFormat::E4m3,
+        OperandFormat::Mxfp8(_) | OperandFormat::Fp8 { .. } => WeightFormat::E4m3,
     })
 }
 
@@ -427,57 +420,4 @@ fn check_sequences(v: &Operand, options: &AttendOptions<'_>) -> Result<(), Inval
         }
     }
     Ok(())
-}
-
-/// First column and number of columns of the pieces of a row.
-fn spans(
-    [b, _, s, d]: [usize; 4],
-    options: &OperandOptions<'_>,
-) -> Result<Vec<Vec<(usize, usize)>>, InvalidProblem> {
-    let whole = match options.axis {
-        GroupAxis::D => d,
-        GroupAxis::S => s,
-    };
-    for (name, present) in [
-        ("lengths", options.lengths.is_some()),
-        ("cu_seqlens", options.cu_seqlens.is_some()),
-    ] {
-        if present && options.axis == GroupAxis::D {
-            return Err(InvalidProblem::Conflict {
-                option: name,
-                with: "groups along d",
-            });
-        }
-    }
-    if s > MAX_SEQUENCE || d > MAX_SEQUENCE {
-        return Err(out_of_range(
-            "s or d",
-            s.max(d) as i128,
-            MAX_SEQUENCE as i128,
-        ));
-    }
-    if let Some(table) = options.cu_seqlens {
-        if b != 1 || options.lengths.is_some() {
-            return Err(InvalidProblem::Conflict {
-                option: "cu_seqlens",
-                with: "lengths or b > 1",
-            });
-        }
-        let sequences = Sequence::packed((table, table), (s, s))?;
-        let of = |x: &Sequence| (x.first_kv, x.len_kv);
-        return Ok(vec![sequences.iter().map(of).collect()]);
-    }
-    let Some(lengths) = options.lengths else {
-        return Ok(vec![vec![(0, whole)]]);
-    };
-    expect_entries("lengths", lengths.len(), b)?;
-    if let Some((index, &value)) = lengths.iter().enumerate().find(|&(_, &n)| n > s) {
-        return Err(InvalidProblem::Entry {
-            name: "lengths",
-            index,
-            value,
-            limit: s,
-        });
-    }
-    Ok(lengths.iter().map(|&n| vec![(0, n)]).collect())
 }

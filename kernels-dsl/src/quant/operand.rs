@@ -33,6 +33,12 @@ pub enum OperandFormat {
     Mxfp4(ScaleRule),
     /// E4M3 in groups of 32 with a power of two.
     Mxfp8(ScaleRule),
+    /// E4M3 of values times 2^`exponent`, the tensor's own factor. Groups of 32 have the scale 1, so that it is MXFP8 to
+    /// whoever reads scales.
+    Fp8 {
+        /// From -64 to 64.
+        exponent: i32,
+    },
 }
 
 /// Groups whose scales share a word.
@@ -46,7 +52,7 @@ impl OperandFormat {
     pub const fn group(self) -> usize {
         match self {
             OperandFormat::Nvfp4 { .. } => 16,
-            OperandFormat::Mxfp4(_) | OperandFormat::Mxfp8(_) => 32,
+            OperandFormat::Mxfp4(_) | OperandFormat::Mxfp8(_) | OperandFormat::Fp8 { .. } => 32,
         }
     }
 
@@ -54,7 +60,7 @@ impl OperandFormat {
     pub const fn bits(self) -> usize {
         match self {
             OperandFormat::Nvfp4 { .. } | OperandFormat::Mxfp4(_) => 4,
-            OperandFormat::Mxfp8(_) => 8,
+            OperandFormat::Mxfp8(_) | OperandFormat::Fp8 { .. } => 8,
         }
     }
 
@@ -68,10 +74,15 @@ impl OperandFormat {
         matches!(self, OperandFormat::Nvfp4 { .. })
     }
 
+    /// Scales are 1 everywhere.
+    pub fn unscaled(self) -> bool {
+        matches!(self, OperandFormat::Fp8 { .. })
+    }
+
     /// Exponent of the tensor's own factor.
     pub(crate) fn exponent(self) -> i32 {
         match self {
-            OperandFormat::Nvfp4 { exponent } => exponent,
+            OperandFormat::Nvfp4 { exponent } | OperandFormat::Fp8 { exponent } => exponent,
             OperandFormat::Mxfp4(_) | OperandFormat::Mxfp8(_) => 0,
         }
     }
@@ -80,6 +91,7 @@ impl OperandFormat {
     pub(crate) fn compiled(self) -> Self {
         match self {
             OperandFormat::Nvfp4 { .. } => OperandFormat::Nvfp4 { exponent: 0 },
+            OperandFormat::Fp8 { .. } => OperandFormat::Fp8 { exponent: 0 },
             other => other,
         }
     }
@@ -90,6 +102,7 @@ impl OperandFormat {
             OperandFormat::Nvfp4 { .. } => OperandFormat::Nvfp4 { exponent: 0 },
             OperandFormat::Mxfp4(_) => OperandFormat::Mxfp4(ScaleRule::default()),
             OperandFormat::Mxfp8(_) => OperandFormat::Mxfp8(ScaleRule::default()),
+            OperandFormat::Fp8 { .. } => OperandFormat::Fp8 { exponent: 0 },
         }
     }
 
@@ -128,9 +141,11 @@ pub struct OperandSizes {
     pub column: usize,
     /// Heads.
     pub h: u32,
+    /// Heads whose rows alternate in tiles of scales; divides `h`.
+    pub pack: u32,
     /// Rows of a head.
     pub rows: u32,
-    /// Rows with those that fill the last tile of scales.
+    /// Rows of the tiles of scales of `pack` heads.
     pub scale_rows: u32,
     /// Quads of groups in a row.
     pub quads: u32,
@@ -138,6 +153,8 @@ pub struct OperandSizes {
     pub scales: usize,
     /// Words of the table of spans for a batch entry, 0 where all share one.
     pub spans: usize,
+    /// Where the table says which rows the tiles of scales hold.
+    pub tiles: usize,
     /// Units.
     pub total: usize,
     /// The tensor's own factor, a power of two, and its inverse.
@@ -149,7 +166,8 @@ pub struct OperandSizes {
 /// Four groups of a row.
 #[derive(CubeType)]
 struct Quad {
-    row: u32,
+    /// There is such a row.
+    exists: bool,
     /// Their codes' first word.
     codes: usize,
     /// Their scales' word.
@@ -169,18 +187,25 @@ fn quad_at(
 ) -> Quad {
     let quad = unit % sizes.quads as usize;
     let lane = unit / sizes.quads as usize;
-    let row = (lane % sizes.scale_rows as usize) as u32;
+    let place = (lane % sizes.scale_rows as usize) as u32;
     let lane = lane / sizes.scale_rows as usize;
-    let (batch, head) = (lane / sizes.h as usize, lane % sizes.h as usize);
+    let lanes = (sizes.h / sizes.pack) as usize;
+    let (batch, first_head) = (lane / lanes, lane % lanes * sizes.pack as usize);
     let span = batch * sizes.spans + 2 * quad;
-    let tile = (lane * (sizes.scale_rows / 128u32) as usize + (row / 128u32) as usize)
+    let tile = (lane * (sizes.scale_rows / 128u32) as usize + (place / 128u32) as usize)
         * sizes.quads as usize
         + quad;
+    let held = sizes.tiles + 2 * (place / 128u32) as usize;
+    // Rows of packed heads count together.
+    let packed = spans[held] + place % 128u32;
+    let row = packed / sizes.pack;
+    let head = first_head + (packed % sizes.pack) as usize;
+    let head_rows = (batch * sizes.h as usize + head) * sizes.rows as usize;
     Quad {
-        row,
-        codes: ((lane * sizes.rows as usize + row as usize) * sizes.quads as usize + quad)
+        exists: place % 128u32 < spans[held + 1],
+        codes: ((head_rows + row as usize) * sizes.quads as usize + quad)
             * comptime!(format.quad() * format.bits() / 32),
-        scales: sizes.scales + tile * 128 + (row % 32u32 * 4u32 + row / 32u32 % 4u32) as usize,
+        scales: sizes.scales + tile * 128 + (place % 32u32 * 4u32 + place / 32u32 % 4u32) as usize,
         first: sizes.offset
             + batch * sizes.batch
             + head * sizes.head
@@ -191,9 +216,10 @@ fn quad_at(
 }
 
 /// Codes and scales of a tensor, one unit for four groups. `spans` holds, for every four groups of a
-/// row, the first column of the tensor that they stand for and how many it has; the rest is 0.
+/// row, the first column of the tensor that they stand for and how many it has, the rest being 0; then, for every tile of
+/// scales, its first row and how many it has.
 ///
-/// Codes lie as [b, h, rows, columns], low bits first; scales as [b, h] tiles of 128 rows by 4 groups, in which the 4
+/// Codes lie as [b, h, rows, columns], low bits first; scales as [b, h / pack] tiles of 128 rows by 4 groups, in which the 4
 /// scales of row r are word `4 (r mod 32) + r / 32` (PTX ISA, tcgen05 scale factor layout). Rows that
 /// do not exist have scales 0.
 #[cube(launch_unchecked, address_type = "dynamic")]
@@ -208,7 +234,7 @@ pub fn quantize_operand_fma<E: Float>(
     if ABSOLUTE_POS < sizes.total {
         let at = quad_at(ABSOLUTE_POS, spans, sizes, format);
         let mut scales = 0u32;
-        if at.row < sizes.rows {
+        if at.exists {
             let group = comptime!(format.group() as u32);
             for g in 0..4u32 {
                 let mut values = Array::<f32>::new(comptime!(format.group()));
@@ -220,6 +246,9 @@ pub fn quantize_operand_fma<E: Float>(
                     let mut value = 0.0f32;
                     if inside {
                         value = f32::cast_from(x[at.first + column as usize * sizes.column]);
+                        if comptime!(format.unscaled()) {
+                            value *= sizes.factor;
+                        }
                     }
                     values[i as usize] = value;
                 }
@@ -241,7 +270,9 @@ fn group_scale(values: &Array<f32>, factor: f32, #[comptime] format: OperandForm
         amax = amax.max(magnitude_bits(values[i]));
     }
     let finite = amax < INFINITY_BITS;
-    if comptime!(format.nvfp4()) {
+    if comptime!(format.unscaled()) {
+        E8M0_ONE.runtime()
+    } else if comptime!(format.nvfp4()) {
         let largest = f32::reinterpret(select(finite, amax, 0u32)) * factor;
         let guess = largest * comptime!(1.0f32 / 6.0);
         select(finite, e4m3_nearest(largest, 6.0f32, guess), E4M3_NAN)
@@ -283,6 +314,9 @@ fn encode(x: f32, scale: u32, inverse: f32, #[comptime] format: OperandFormat) -
         let usable = scale > 0u32 && scale < E4M3_NAN;
         let unit = e4m3_value(select(usable, scale, 1u32)) * inverse;
         select(usable, e2m1_code(x, unit), 0u32)
+    } else if comptime!(format.unscaled()) {
+        let code = select(magnitude_bits(x) > INFINITY_BITS, E4M3_NAN, e4m3_code(x));
+        code | (u32::reinterpret(x) >> 31u32) << 7u32
     } else {
         let usable = scale < E8M0_NAN;
         let scaled = x * power_of_two(127 - i32::cast_from(select(usable, scale, 127u32)));
@@ -309,7 +343,7 @@ pub fn dequantize_operand_fma<E: Float>(
 ) {
     if ABSOLUTE_POS < sizes.total {
         let at = quad_at(ABSOLUTE_POS, spans, sizes, format);
-        if at.row < sizes.rows {
+        if at.exists {
             let scales = words[at.scales];
             let bits = comptime!(format.bits() as u32);
             let per_word = comptime!(32 / format.bits() as u32);
@@ -335,6 +369,8 @@ fn decode(code: u32, scale: u32, inverse: f32, #[comptime] format: OperandFormat
     };
     if comptime!(format.nvfp4()) {
         element * e4m3_value(scale) * inverse
+    } else if comptime!(format.unscaled()) {
+        element * inverse
     } else {
         element * e8m0_value(scale)
     }

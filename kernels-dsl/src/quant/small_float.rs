@@ -7,6 +7,8 @@ use crate::attention::e4m3_value;
 
 /// NaN among E8M0 codes.
 pub(crate) const E8M0_NAN: u32 = 255;
+/// 1 among them.
+pub(crate) const E8M0_ONE: u32 = 127;
 /// NaN among E4M3 codes.
 pub(crate) const E4M3_NAN: u32 = 0x7F;
 /// 448, the largest E4M3 value.

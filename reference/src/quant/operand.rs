@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use super::blocks::{MX_BLOCK, MxElement, MxRow, NVFP4_BLOCK, Nvfp4Row};
 use super::e8m0::{self, ScaleRule};
-use super::float::{E2M1, E4M3, Round, power_of_two};
+use super::float::{E2M1, E4M3, Overflow, Round, power_of_two};
 use crate::error::{Error, check_length};
 use crate::tensor::Tensor4;
 
@@ -31,14 +31,24 @@ pub enum OperandFormat {
     Mxfp4(ScaleRule),
     /// E4M3 in groups of 32 with a power of two.
     Mxfp8(ScaleRule),
+    /// E4M3 of values times 2^exponent, with scales of 1.
+    Fp8 {
+        /// The exponent of the tensor's own factor.
+        exponent: i32,
+    },
 }
+
+/// The E8M0 code of 1.
+const ONE: u8 = 127;
 
 impl OperandFormat {
     /// Elements that share a scale.
     pub fn group(self) -> usize {
         match self {
             OperandFormat::Nvfp4 { .. } => NVFP4_BLOCK,
-            OperandFormat::Mxfp4(_) | OperandFormat::Mxfp8(_) => MX_BLOCK,
+            OperandFormat::Mxfp4(_) | OperandFormat::Mxfp8(_) | OperandFormat::Fp8 { .. } => {
+                MX_BLOCK
+            }
         }
     }
 
@@ -46,7 +56,7 @@ impl OperandFormat {
     pub fn bits(self) -> usize {
         match self {
             OperandFormat::Nvfp4 { .. } | OperandFormat::Mxfp4(_) => 4,
-            OperandFormat::Mxfp8(_) => 8,
+            OperandFormat::Mxfp8(_) | OperandFormat::Fp8 { .. } => 8,
         }
     }
 
@@ -60,6 +70,14 @@ impl OperandFormat {
             }
             OperandFormat::Mxfp4(rule) => (MxElement::E2M1, rule),
             OperandFormat::Mxfp8(rule) => (MxElement::E4M3, rule),
+            OperandFormat::Fp8 { exponent } => {
+                let code = |x: &f64| {
+                    let x = x * power_of_two(exponent);
+                    E4M3.encode(x, Round::NearestEven, Overflow::Saturate) as u8
+                };
+                let scales = vec![ONE; row.len().div_ceil(MX_BLOCK)];
+                return Ok((row.iter().map(code).collect(), scales));
+            }
         };
         let row = MxRow::quantize(row, element, rule);
         Ok((row.codes, row.scales))
@@ -73,6 +91,7 @@ impl OperandFormat {
             }
             OperandFormat::Mxfp4(_) => E2M1.decode(code) * e8m0::decode(scale),
             OperandFormat::Mxfp8(_) => E4M3.decode(code) * e8m0::decode(scale),
+            OperandFormat::Fp8 { exponent } => E4M3.decode(code) / power_of_two(exponent),
         }
     }
 }
@@ -157,12 +176,17 @@ impl Operand {
     /// length.
     pub fn widened(&self, columns: usize) -> Self {
         let group = self.format.group();
-        let pad = |codes: &[u8], from: usize, to: usize| -> Vec<u8> {
+        // The scale of zeros.
+        let scale = match self.format {
+            OperandFormat::Fp8 { .. } => ONE,
+            _ => 0,
+        };
+        let pad = |codes: &[u8], from: usize, to: usize, with: u8| -> Vec<u8> {
             let rows = (0..self.rows).map(|row| &codes[row * from..(row + 1) * from]);
             let filled = |row: &[u8]| {
                 row.iter()
                     .copied()
-                    .chain(std::iter::repeat(0))
+                    .chain(std::iter::repeat(with))
                     .take(to)
                     .collect()
             };
@@ -170,10 +194,40 @@ impl Operand {
         };
         Self {
             columns,
-            codes: pad(&self.codes, self.columns, columns),
-            scales: pad(&self.scales, self.columns / group, columns / group),
+            codes: pad(&self.codes, self.columns, columns, 0),
+            scales: pad(&self.scales, self.columns / group, columns / group, scale),
             ..*self
         }
+    }
+
+    /// Rows that tiles of scales hold: those of `sequences` of rows, each an operand of its own, in which the rows of
+    /// `heads`, all of a shape, alternate.
+    pub fn alternating(heads: &[Self], sequences: &[Range<usize>]) -> Vec<Self> {
+        let Some(first) = heads.first() else {
+            return Vec::new();
+        };
+        let of = |rows: &Range<usize>| {
+            let all = rows
+                .clone()
+                .flat_map(|row| heads.iter().map(move |head| (head, row)));
+            let codes = all
+                .clone()
+                .flat_map(|(head, row)| head.row_of(&head.codes, row));
+            let scales = all.flat_map(|(head, row)| head.row_of(&head.scales, row));
+            Self {
+                rows: rows.len() * heads.len(),
+                codes: codes.copied().collect(),
+                scales: scales.copied().collect(),
+                ..*first
+            }
+        };
+        sequences.iter().map(of).collect()
+    }
+
+    /// A row's part of codes or scales.
+    fn row_of<'a>(&self, all: &'a [u8], row: usize) -> &'a [u8] {
+        let length = all.len() / self.rows;
+        &all[row * length..(row + 1) * length]
     }
 
     /// [rows, columns] values.

@@ -116,6 +116,11 @@ fn bad_groupings_are_named() {
         ..columns(MXFP4)
     };
     assert_eq!(told(few), "lengths has 1 entries, expected 2");
+    let apart = OperandOptions {
+        pack: 2,
+        ..OperandOptions::rows(NVFP4)
+    };
+    assert_eq!(told(apart), "pack = 2 is out of range, the limit is 1");
     let packed = OperandOptions {
         cu_seqlens: Some(&[0, 32]),
         ..columns(MXFP4)

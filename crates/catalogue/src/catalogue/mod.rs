@@ -11,6 +11,7 @@ mod models;
 mod operands;
 mod packed;
 mod packed_heads;
+mod quantize;
 mod rows;
 mod varlen;
 
@@ -38,7 +39,7 @@ pub fn problems() -> Vec<Problem> {
         packed::entries(),
         linear::entries(),
         operands::attend(),
-        operands::quantize(),
+        quantize::entries(),
         instructions::entries(),
         models::entries(),
     ];

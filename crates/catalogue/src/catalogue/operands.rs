@@ -1,20 +1,22 @@
-//! Attention over operands of block-scaled products, and the operands themselves.
+//! Attention over operands of block-scaled products.
 
 use flashcube::attention::MaskWidth;
-use flashcube::{Alignment, DType, GroupAxis, OperandFormat, Policy, ScaleRule, TierName};
+use flashcube::{Alignment, DType, OperandFormat, Policy, ScaleRule, TierName};
 
 use super::Entry;
-use crate::problem::{Attend, Memory, Operands, QuantizeSizes, Task, Values};
+use crate::problem::{Attend, Memory, Operands, Task, Values};
 
 const D: (usize, usize) = (16, 16);
-const NVFP4: OperandFormat = OperandFormat::Nvfp4 { exponent: 0 };
-const MXFP4: OperandFormat = OperandFormat::Mxfp4(ScaleRule::Ceil);
-const MXFP8: OperandFormat = OperandFormat::Mxfp8(ScaleRule::Ceil);
+pub(super) const NVFP4: OperandFormat = OperandFormat::Nvfp4 { exponent: 0 };
+pub(super) const MXFP4: OperandFormat = OperandFormat::Mxfp4(ScaleRule::Ceil);
+pub(super) const MXFP8: OperandFormat = OperandFormat::Mxfp8(ScaleRule::Ceil);
+pub(super) const FP8: OperandFormat = OperandFormat::Fp8 { exponent: 0 };
 /// Formats of scores and of values, by what P is.
-const PAIRS: [(&str, OperandFormat, OperandFormat); 3] = [
+const PAIRS: [(&str, OperandFormat, OperandFormat); 4] = [
     ("nvfp4", NVFP4, NVFP4),
     ("mxfp4", MXFP4, MXFP4),
     ("mxfp8", NVFP4, MXFP8),
+    ("fp8", FP8, FP8),
 ];
 
 fn entry(
@@ -46,6 +48,7 @@ pub(super) fn attend() -> Vec<Entry> {
         ("nvfp4", NVFP4, MXFP8),
         ("mxfp4", MXFP4, MXFP8),
         ("mxfp8", MXFP8, MXFP8),
+        ("fp8", FP8, FP8),
         ("nvfp4_p", NVFP4, NVFP4),
         ("mxfp4_p", MXFP4, MXFP4),
     ] {
@@ -173,7 +176,17 @@ fn on_planes(name: &str, formats: (OperandFormat, OperandFormat)) -> Vec<Entry> 
         causal: true,
         ..Attend::packed(&sequences, (2, 5), (4, 2), (64, 64))
     };
-    entries.push(on("varlen", varlen));
+    entries.push(on("varlen", varlen.clone()));
+    let heads = |attend| Attend {
+        policy: Policy {
+            pack: Some(true),
+            ..Policy::default()
+        },
+        ..attend
+    };
+    let few = Attend::plain(2, (8, 2), (37, 150), (64, 64));
+    entries.push(on("heads_h8on2", heads(few)));
+    entries.push(on("heads_varlen", heads(varlen)));
     let window = Attend {
         window_left: Some(60),
         window_right: Some(9),
@@ -249,11 +262,38 @@ fn on_blackwell(name: &str, formats: (OperandFormat, OperandFormat)) -> Vec<Entr
     entries.push(on("lengths_hidden", lengths.clone()).values(Values::HiddenNan));
     entries.push(on("lengths_causal", causal(lengths)));
     entries.push(on("odd", Attend::plain(2, (6, 2), (193, 130), (64, 40))));
+    // Sequences that start anywhere and end inside groups, without queries or keys among them.
+    let sequences = [(70, 70), (0, 3), (300, 40), (1, 260), (130, 0), (129, 129)];
+    let varlen = |h| Attend::packed(&sequences, (2, 5), h, (64, 64));
+    entries.push(on("varlen", varlen((2, 1))));
+    entries.push(on("varlen_causal", causal(varlen((2, 1)))));
+    entries.push(on("varlen_hidden", varlen((2, 1))).values(Values::HiddenNan));
+    let wider = Attend::packed(&sequences, (0, 0), (2, 1), (128, 128));
+    entries.push(on("varlen_d128", wider));
+    // Heads of a group in one tile: groups of 4, all of 8 query heads, and packed sequences of them.
+    let heads = |detail: &str, attend: Attend| {
+        let policy = Policy {
+            pack: Some(true),
+            ..attend.policy
+        };
+        on(detail, Attend { policy, ..attend })
+    };
+    let few = |h, s_q| Attend::plain(2, h, (s_q, 150), (64, 64));
+    entries.push(heads("heads_h8on2", few((8, 2), 37)));
+    entries.push(heads("heads_h8on1", few((8, 1), 41)));
+    entries.push(heads("heads_causal", causal(few((8, 2), 70))));
+    let sloped = Attend {
+        alibi: true,
+        ..causal(few((4, 1), 70))
+    };
+    entries.push(heads("heads_alibi", sloped));
+    entries.push(heads("heads_varlen", causal(varlen((4, 2)))));
     let raise = |format, exponent| match format {
         OperandFormat::Nvfp4 { .. } => OperandFormat::Nvfp4 { exponent },
+        OperandFormat::Fp8 { .. } => OperandFormat::Fp8 { exponent },
         other => other,
     };
-    if let (OperandFormat::Nvfp4 { .. }, values) = formats {
+    if let (OperandFormat::Nvfp4 { .. } | OperandFormat::Fp8 { .. }, values) = formats {
         let attend = Attend {
             policy: Policy {
                 tier: Some(TierName::Blackwell),
@@ -323,6 +363,15 @@ fn hooks() -> Vec<Entry> {
         let one = entry("heads", format!("h{h_q}on{h_kv}"), (NVFP4, NVFP4), attend);
         entries.push(one.values(Values::IndexV));
     }
+    let packed = Attend {
+        policy: Policy {
+            pack: Some(true),
+            ..Policy::default()
+        },
+        causal: true,
+        ..Attend::packed(&[(9, 21), (0, 4), (30, 70)], (2, 3), (9, 3), D)
+    };
+    entries.push(entry("heads", "packed_varlen", (NVFP4, NVFP4), packed));
     let empty = [
         ("b0", Attend::plain(0, (4, 2), (37, 41), D)),
         ("q0", small(0, 41)),
@@ -332,110 +381,6 @@ fn hooks() -> Vec<Entry> {
     for (detail, attend) in empty {
         let one = entry("empty", detail, (NVFP4, NVFP4), attend);
         entries.push(one.memory(Memory::Poisoned));
-    }
-    entries
-}
-
-pub(super) fn quantize() -> Vec<Entry> {
-    let sizes = |shape, format, axis| QuantizeSizes {
-        shape,
-        format,
-        axis,
-        lengths: None,
-        cu_seqlens: None,
-    };
-    let of = |feature, detail: String, sizes| Entry::new(feature, detail, Task::Quantize(sizes));
-    let mut entries = Vec::new();
-    for (feature, formats) in [
-        (
-            "nvfp4",
-            vec![
-                ("", NVFP4),
-                ("_exponent", OperandFormat::Nvfp4 { exponent: -3 }),
-            ],
-        ),
-        (
-            "mxfp4",
-            vec![
-                ("", MXFP4),
-                ("_floor", OperandFormat::Mxfp4(ScaleRule::Floor)),
-                ("_even", OperandFormat::Mxfp4(ScaleRule::RoundEven)),
-            ],
-        ),
-        (
-            "mxfp8",
-            vec![
-                ("", MXFP8),
-                ("_floor", OperandFormat::Mxfp8(ScaleRule::Floor)),
-                ("_even", OperandFormat::Mxfp8(ScaleRule::RoundEven)),
-            ],
-        ),
-    ] {
-        for (name, format) in formats {
-            for (detail, axis, shape) in [
-                ("rows", GroupAxis::D, [2, 3, 150, 72]),
-                ("columns", GroupAxis::S, [2, 3, 150, 40]),
-            ] {
-                let one = of(
-                    feature,
-                    format!("{detail}{name}"),
-                    sizes(shape, format, axis),
-                );
-                entries.push(one.all_dtypes());
-                let ties = of(
-                    feature,
-                    format!("{detail}{name}_ties"),
-                    sizes(shape, format, axis),
-                );
-                let ties = ties.values(Values::Ties);
-                entries.push(if name.is_empty() { ties } else { ties.long() });
-                let nan = of(
-                    feature,
-                    format!("{detail}{name}_nan"),
-                    sizes(shape, format, axis),
-                );
-                let nan = nan.values(Values::HiddenNan);
-                entries.push(if name.is_empty() { nan } else { nan.long() });
-            }
-        }
-    }
-    for (name, format) in [("nvfp4", NVFP4), ("mxfp4", MXFP4), ("mxfp8", MXFP8)] {
-        let columns = sizes([1, 2, 200, 24], format, GroupAxis::S);
-        let packed = QuantizeSizes {
-            cu_seqlens: Some(vec![0, 33, 33, 40, 197]),
-            ..columns.clone()
-        };
-        entries.push(of("sequences", format!("{name}_packed"), packed));
-        let lengths = QuantizeSizes {
-            shape: [3, 2, 200, 24],
-            lengths: Some(vec![200, 0, 17]),
-            ..columns
-        };
-        entries.push(of("sequences", format!("{name}_lengths"), lengths));
-        for (detail, memory) in [
-            ("bshd", Memory::HeadsInside),
-            ("offset3", Memory::Offset(3)),
-            ("pad5", Memory::PaddedRows(5)),
-        ] {
-            let rows = sizes([2, 2, 37, 40], format, GroupAxis::D);
-            entries.push(of("strides", format!("{name}_{detail}"), rows).memory(memory));
-        }
-    }
-    for (detail, shape) in [
-        ("b0", [0, 2, 5, 8]),
-        ("s0", [1, 2, 0, 8]),
-        ("d0", [1, 2, 5, 0]),
-    ] {
-        entries.push(of(
-            "empty",
-            detail.into(),
-            sizes(shape, NVFP4, GroupAxis::D),
-        ));
-        entries.push(of(
-            "empty",
-            format!("{detail}_columns"),
-            sizes(shape, NVFP4, GroupAxis::S),
-        ));
     }
     entries
 }

@@ -22,7 +22,21 @@ impl Run<'_> {
             let x: Tensor<4> = self.tensor(name);
             quantize_operand(self.client, &x, options)
         };
-        let (q, k) = (quantize("q", &rows)?, quantize("k", &rows)?);
+        // Every sequence starts a tile of scales, and heads that are packed alternate in tiles.
+        let cu_seqlens = attend.cu_seqlens.as_ref();
+        let of_q = OperandOptions {
+            cu_seqlens: cu_seqlens.map(|(q, _)| &q[..]),
+            pack: match policy.pack {
+                Some(true) => attend.h_q / attend.h_kv,
+                _ => 1,
+            },
+            ..rows
+        };
+        let of_k = OperandOptions {
+            cu_seqlens: cu_seqlens.map(|(_, kv)| &kv[..]),
+            ..rows
+        };
+        let (q, k) = (quantize("q", &of_q)?, quantize("k", &of_k)?);
         let v = quantize("v", &columns)?;
         let places = [
             self.place(0, self.problem.dtype, 2),
@@ -49,6 +63,7 @@ impl Run<'_> {
             axis: sizes.axis,
             lengths: sizes.lengths.as_deref(),
             cu_seqlens: sizes.cu_seqlens.as_deref(),
+            pack: sizes.pack,
         };
         let x: Tensor<4> = self.tensor("x");
         let operand = quantize_operand(self.client, &x, &options)?;

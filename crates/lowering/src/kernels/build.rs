@@ -210,6 +210,7 @@ fn operands_blackwell(
         logit_scalars(),
         table_offsets(),
         (),
+        (),
         blueprint,
         elem(blueprint.dtype),
     ))

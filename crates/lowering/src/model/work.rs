@@ -142,7 +142,7 @@ impl Operands {
     fn of(blueprint: &AttendBlueprint) -> Self {
         let coded = |format: OperandFormat| Operand {
             bits: format.bits(),
-            quad: format.quad(),
+            quad: if format.unscaled() { 0 } else { format.quad() },
         };
         let wide = Operand { bits: 16, quad: 0 };
         let rule = Default::default();
@@ -155,6 +155,7 @@ impl Operands {
         let values = match blueprint.features.weights {
             WeightFormat::Nvfp4 => OperandFormat::Nvfp4 { exponent: 0 },
             WeightFormat::Mxfp4(_) => OperandFormat::Mxfp4(rule),
+            _ if scores.unscaled() => scores,
             WeightFormat::Wide | WeightFormat::E4m3 => OperandFormat::Mxfp8(rule),
         };
         Self {

@@ -107,7 +107,7 @@ const BLOCK_SCALED: [&str; 3] = [
 ];
 /// Problems of the Blackwell tier that every run takes: tails, bands, lengths, packed sequences and heads, hooks and head
 /// dimensions, one of each kernel that differs.
-const ALWAYS: [&str; 33] = [
+const ALWAYS: [&str; 39] = [
     "blackwell/q1xkv130/bf16",
     "blackwell/q193xkv130/bf16",
     "blackwell/q193xkv130/f16",
@@ -141,6 +141,12 @@ const ALWAYS: [&str; 33] = [
     "attend_operands/blackwell/nvfp4_p_lengths/bf16",
     "attend_operands/blackwell/mxfp4_p_d256/bf16",
     "attend_operands/blackwell/mxfp4_p_tile256x64/bf16",
+    "attend_operands/blackwell/fp8_d128/bf16",
+    "attend_operands/blackwell/fp8_lengths_hidden/bf16",
+    "attend_operands/blackwell/mxfp8_varlen/bf16",
+    "attend_operands/blackwell/nvfp4_p_varlen_hidden/bf16",
+    "attend_operands/blackwell/nvfp4_heads_causal/bf16",
+    "attend_operands/blackwell/nvfp4_p_heads_varlen/bf16",
 ];
 
 /// Every problem of the Blackwell tier, and whether every run takes it.

@@ -2,7 +2,7 @@
 //!
 //! Scale factors are multiplied from tensor memory. Those of Q, K and V come from shared memory, where TMA left
 //! them as they are stored (tiles of 128 rows by 4 groups). Those of P in E2M1 take the same way, since a warp reaches its
-//! own quarter of the lanes only; P in E4M3 has a scale factor of 1 everywhere.
+//! own quarter of the lanes only; P in E4M3 has a scale factor of 1 everywhere. Operands in FP8 have none at all.
 
 use cubecl::prelude::*;
 
@@ -30,12 +30,16 @@ fn kind(format: OperandFormat) -> &'static str {
         OperandFormat::Nvfp4 { .. } => "kind::mxf4nvf4.block_scale.scale_vec::4X",
         OperandFormat::Mxfp4(_) => "kind::mxf4.block_scale.scale_vec::2X",
         OperandFormat::Mxfp8(_) => "kind::mxf8f6f4.block_scale.scale_vec::1X",
+        OperandFormat::Fp8 { .. } => "kind::f8f6f4",
     }
 }
 
 /// Instruction descriptor [9.7.17.4.4] of 128 rows by `n` columns of both operands in `format`: E2M1 is 1 and E4M3 is 0, and
-/// bit 23 tells E8M0 scale factors from E4M3 ones.
+/// bit 23 tells E8M0 scale factors from E4M3 ones. Without them results are f32, and rows count elsewhere.
 fn instruction(format: OperandFormat, n: u32) -> u32 {
+    if format.unscaled() {
+        return 1 << 4 | (n / 8) << 17 | (STAGE_ROWS / 16) << 24;
+    }
     let element = u32::from(format.bits() == 4);
     let power_of_two = u32::from(!format.nvfp4());
     element << 7 | element << 10 | (n / 8) << 17 | power_of_two << 23 | (STAGE_ROWS / 128) << 27
@@ -86,7 +90,8 @@ fn value_steps(shape: BlackwellShape, format: OperandFormat) -> Vec<Step> {
 
 /// All instructions of a product; operands %0 D, %1 A, %2 B, %3 and %4 their scale factors, %5 what the
 /// instruction descriptor has more, %6 whether the first one adds.
-fn product_text(kind: &str, instruction: u32, steps: &[Step], in_tensor: bool) -> String {
+fn product_text(format: OperandFormat, columns: u32, steps: &[Step], in_tensor: bool) -> String {
+    let (kind, instruction) = (kind(format), instruction(format, columns));
     let n = steps.len();
     let mut text = format!(
         ".reg .pred first, yes;\n.reg .b64 a<{n}>, b<{n}>;\n.reg .b32 id<{n}>;\n\
@@ -101,10 +106,16 @@ fn product_text(kind: &str, instruction: u32, steps: &[Step], in_tensor: bool) -
             format!("a{i}")
         };
         let (b, (x, y)) = (step.b >> 4, step.scales);
-        let id = instruction | step.id.1 << 4 | step.id.0 << 29;
+        let (id, scales) = match format.unscaled() {
+            true => (instruction, String::new()),
+            false => (
+                instruction | step.id.1 << 4 | step.id.0 << 29,
+                format!(", [%3 + {x}], [%4 + {y}]"),
+            ),
+        };
         text += &format!(
             "add.s64 b{i}, %2, {b};\nadd.u32 id{i}, %5, {id};\n\
-             tcgen05.mma.cta_group::1.{kind} [%0], {a}, b{i}, id{i}, [%3 + {x}], [%4 + {y}], {add};\n"
+             tcgen05.mma.cta_group::1.{kind} [%0], {a}, b{i}, id{i}{scales}, {add};\n"
         );
     }
     text
@@ -114,8 +125,7 @@ fn product_text(kind: &str, instruction: u32, steps: &[Step], in_tensor: bool) -
 fn score_text(shape: BlackwellShape) -> String {
     let text = |format| {
         let steps = score_steps(shape, format);
-        let instruction = instruction(format, shape.block);
-        product_text(kind(format), instruction, &steps, false)
+        product_text(format, shape.block, &steps, false)
     };
     shape.features.operands.map(text).unwrap_or_default()
 }
@@ -124,8 +134,7 @@ fn score_text(shape: BlackwellShape) -> String {
 fn value_text(shape: BlackwellShape) -> String {
     let text = |format| {
         let steps = value_steps(shape, format);
-        let instruction = instruction(format, shape.width());
-        product_text(kind(format), instruction, &steps, true)
+        product_text(format, shape.width(), &steps, true)
     };
     shape.value_format().map(text).unwrap_or_default()
 }
@@ -170,7 +179,14 @@ fn issue_from_tensor(
 /// [9.7.17.9.2]. SAFETY: by the thread whose products read them, after what was there has been read.
 #[cube]
 fn copy_scales(columns: u32, tiles: u64, #[comptime] n: u32) {
-    let text = comptime!(copy_text(n));
+    if comptime!(n > 0) {
+        let text = comptime!(copy_text(n));
+        issue_copies(columns, tiles, text);
+    }
+}
+
+#[cube]
+fn issue_copies(columns: u32, tiles: u64, #[comptime] text: String) {
     gpu_asm!("{{ // {c} {t}\n{text} }}", c = in(_) val::<u32>(columns), t = in(_) val::<u64>(tiles), text = const text);
 }
 
@@ -240,14 +256,17 @@ pub(super) fn issue_values(ctx: &BlackwellCtx<'_>, ring: u32, j: u32, acc: &Tens
     let tiles = scale_tile(values + comptime!(shape.v_codes()));
     copy_scales(scales, tiles, comptime!(shape.value_tiles()));
     // Nor need it have whole words of them.
-    let group = j * comptime!(value_groups(shape)) % 4u32;
+    let mut more = 0u32.runtime();
+    if comptime!(shape.scaled()) {
+        more = (j * comptime!(value_groups(shape)) % 4u32) << 4u32;
+    }
     issue_from_tensor(
         ctx.tensor + ctx.acc_column(ctx.stage),
         ctx.tensor + ctx.probs_column(),
         k_major_of_span(values, comptime!(shape.value_span())),
         weight_scales,
         scales,
-        group << 4u32,
+        more,
         acc.filled,
         comptime!(value_text(shape)),
     );

@@ -148,7 +148,8 @@ fn twice(codes: u32) -> u32 {
     codes + with_lowest + with_middle + all
 }
 
-/// A row of weights, which are E4M3 values, over the upper end of its scores, and their scale factors over the lower one.
+/// A row of weights, which are E4M3 values, over the upper end of its scores, and their scale factors, if they have any, over
+/// the lower one.
 #[cube]
 pub(super) fn store_values(ctx: &BlackwellCtx<'_>, weights: &Array<f32>) {
     let row = ctx.lane_address();
@@ -169,12 +170,14 @@ pub(super) fn store_values(ctx: &BlackwellCtx<'_>, weights: &Array<f32>) {
         }
         ptx::store_row::<Const<8>>(to + comptime!(8 * chunk), words, 8u32);
     }
-    let mut ones = Vector::<u32, Const<4>>::zeroed();
-    #[unroll]
-    for w in 0..4usize {
-        ones.insert(w, comptime!(ONES).runtime());
+    if comptime!(ctx.shape.scaled()) {
+        let mut ones = Vector::<u32, Const<4>>::zeroed();
+        #[unroll]
+        for w in 0..4usize {
+            ones.insert(w, comptime!(ONES).runtime());
+        }
+        ptx::store_row::<Const<4>>(row + ctx.scores_column(), ones, SCALE_COLUMNS);
     }
-    ptx::store_row::<Const<4>>(row + ctx.scores_column(), ones, SCALE_COLUMNS);
 }
 
 /// A row of E2M1 codes over the upper end of its scores. Their scale factors go to shared memory, in tiles of 128 rows by 4

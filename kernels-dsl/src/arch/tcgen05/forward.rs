@@ -11,8 +11,8 @@ use super::operands::{k_major, mn_major};
 use super::shape::CHUNK;
 use super::store::store_rows;
 use super::{
-    BlackwellMaps, BlackwellShape, FactorsInShared, FinishedInShared, LaneFragment, ProbsInTensor,
-    STAGE_ROWS, ScoreLane, ScoresInTensor, TensorProbs, ptx,
+    BlackwellMaps, BlackwellShape, FactorsInShared, FinishedInShared, LaneFragment, OperandStarts,
+    ProbsInTensor, STAGE_ROWS, ScoreLane, ScoresInTensor, TensorProbs, ptx,
 };
 use crate::arch::hopper::ptx as shared;
 use crate::arch::hopper::ptx::lane;
@@ -35,6 +35,8 @@ pub struct BlackwellCtx<'a> {
     pub lse_layout: &'a Layout,
     /// Tensor maps.
     pub maps: BlackwellMaps,
+    /// Where the tile's sequence starts in block-scaled operands.
+    pub starts: OperandStarts,
     /// Shared addresses of Q, the first K stage, the first V stage, the barriers.
     pub q_smem: u32,
     /// See `q_smem`.

@@ -34,14 +34,16 @@ pub fn attend_forward_blackwell<E: Float>(
         v_scales: 0u64.runtime(),
     };
     let factor = 1.0f32.runtime();
+    let starts = 0usize.runtime();
     attend_cube::<E>(
-        maps, out, lse, tensors, layouts, sizes, scalars, offsets, factor, blueprint,
+        maps, out, lse, tensors, layouts, sizes, scalars, offsets, factor, starts, blueprint,
     );
 }
 
 /// `attend_operands` on the Blackwell tier. Codes come as places of 16 bits: q [b, h_q, s_q, d], k [b, h_kv, s_kv, d] and v
-/// [b, h_kv, d_v, s_kv]; scale factors as tiles of 256 places, [b, h, rows / 128, 256 * tiles of a row]. Outputs are multiplied
-/// by `factor`, as the values that codes of v stand for would be.
+/// [b, h_kv, d_v, s_kv]; scale factors as tiles of 256 places, [b, h, rows / 128, 256 * tiles of a row], h_q / pack heads of q
+/// where heads are packed. Outputs are multiplied by `factor`, as the values that codes of v stand for would be. Packed
+/// sequences start where the words [n, 3] from `starts` on in the table say: tile of q's scale factors, of k's, first column of v.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub fn attend_operands_blackwell<E: Float>(
     q: &TensorMap<E, Tiled>,
@@ -58,6 +60,7 @@ pub fn attend_operands_blackwell<E: Float>(
     scalars: &LogitScalars,
     offsets: &TableOffsets,
     factor: f32,
+    starts: usize,
     #[comptime] blueprint: AttendBlueprint,
     #[define(E)] _dtype: ElemType,
 ) {
@@ -70,7 +73,7 @@ pub fn attend_operands_blackwell<E: Float>(
         v_scales: tensor_map_address(v_scales),
     };
     attend_cube::<E>(
-        maps, out, lse, tensors, layouts, sizes, scalars, offsets, factor, blueprint,
+        maps, out, lse, tensors, layouts, sizes, scalars, offsets, factor, starts, blueprint,
     );
 }
 
@@ -86,6 +89,7 @@ fn attend_cube<E: Float>(
     scalars: &LogitScalars,
     offsets: &TableOffsets,
     factor: f32,
+    starts: usize,
     #[comptime] blueprint: AttendBlueprint,
 ) {
     let shape = comptime!(blueprint.blackwell_shape());
@@ -126,7 +130,7 @@ fn attend_cube<E: Float>(
         let columns = tensor[0];
         run_blackwell(
             out, lse, &mut rows, maps, &smem, columns, warp, tensors, layouts, sizes, scalars,
-            offsets, factor, blueprint,
+            offsets, factor, starts, blueprint,
         );
         ptx::fence_before();
         sync_cube();
@@ -152,6 +156,17 @@ pub struct BlackwellMaps {
     pub k_scales: u64,
     /// Scale factors of values.
     pub v_scales: u64,
+}
+
+/// Where the sequence of a tile starts in block-scaled operands; 0 unless sequences are packed.
+#[derive(CubeType, Clone, Copy)]
+pub struct OperandStarts {
+    /// Tile of scale factors of its first queries.
+    pub q: u32,
+    /// Of its first keys.
+    pub k: u32,
+    /// Column of v that its first key has.
+    pub v: u32,
 }
 
 /// Shared addresses of Q, the first K and V stages and the barriers.
@@ -210,6 +225,31 @@ fn tile_here(
         .tile(position, sizes.h_q, sizes.tiles, inputs, tile)
 }
 
+/// What the table has from `starts` on for the sequence of this cube's tile.
+#[cube]
+fn starts_here(
+    layouts: &HopperLayouts,
+    sizes: &ForwardSizes,
+    inputs: &LogitInputs<'_>,
+    starts: usize,
+    #[comptime] shape: BlackwellShape,
+) -> OperandStarts {
+    let mut here = OperandStarts {
+        q: 0u32.runtime(),
+        k: 0u32.runtime(),
+        v: 0u32.runtime(),
+    };
+    if comptime!(shape.features.operands.is_some() && shape.features.varlen) {
+        let position = CUBE_POS as u32;
+        let sequence = layouts.order.sequence(position, sizes.tiles, inputs);
+        let at = starts + 3 * sequence as usize;
+        here.q = table_word(inputs.tensors, at);
+        here.k = table_word(inputs.tensors, at + 1);
+        here.v = table_word(inputs.tensors, at + 2);
+    }
+    here
+}
+
 #[cube]
 fn run_blackwell<'a>(
     out: &'a mut [Vector<u32, Const<4>>],
@@ -225,6 +265,7 @@ fn run_blackwell<'a>(
     scalars: &'a LogitScalars,
     offsets: &'a TableOffsets,
     factor: f32,
+    starts: usize,
     #[comptime] blueprint: AttendBlueprint,
 ) {
     let shape = comptime!(blueprint.blackwell_shape());
@@ -250,6 +291,7 @@ fn run_blackwell<'a>(
         out_layout: &layouts.out,
         lse_layout: &layouts.lse,
         maps,
+        starts: starts_here(layouts, sizes, &inputs, starts, shape),
         q_smem: smem.q,
         k_smem: smem.k,
         v_smem: smem.v,

@@ -35,14 +35,14 @@ pub(super) fn load_queries(ctx: &BlackwellCtx<'_>, at: &TileCoords) {
         for s in 0..comptime!(shape.q_stages) {
             let to =
                 ctx.q_smem + comptime!(shape.q_codes() + s * shape.score_tiles() * SCALE_BYTES);
-            let tile = query / comptime!(STAGE_ROWS as i32) + comptime!(s as i32);
+            let tile = (ctx.starts.q + at.row0 / STAGE_ROWS + s) as i32;
             let n = comptime!(shape.score_tiles());
             load_scales(
                 to,
                 ctx.maps.q_scales,
                 tile,
                 0u32,
-                at.head,
+                at.head / comptime!(shape.pack),
                 at.batch,
                 full,
                 n,
@@ -92,7 +92,7 @@ pub(super) fn load_keys(ctx: &BlackwellCtx<'_>, at: &TileCoords, j: u32) {
     );
     if comptime!(shape.features.operands.is_some()) {
         let to = smem + comptime!(shape.k_codes());
-        let tile = (j * comptime!(shape.block) / STAGE_ROWS) as i32;
+        let tile = (ctx.starts.k + j * comptime!(shape.block) / STAGE_ROWS) as i32;
         let n = comptime!(shape.score_tiles());
         load_scales(
             to,
@@ -113,7 +113,7 @@ pub(super) fn load_keys(ctx: &BlackwellCtx<'_>, at: &TileCoords, j: u32) {
 fn load_coded_values(ctx: &BlackwellCtx<'_>, at: &TileCoords, j: u32, smem: u32, bar: u32) {
     let shape = comptime!(ctx.shape);
     let head = at.head / ctx.group;
-    let first = j * comptime!(shape.block);
+    let first = ctx.starts.v + j * comptime!(shape.block);
     let place = (first / comptime!(16 / shape.weight_bits())) as i32;
     let zero = 0i32.runtime();
     ptx::tma_load(
@@ -186,6 +186,11 @@ fn load_block(
     }
 }
 
+/// Whether value blocks may hold what stands behind a sequence: codes without scale factors have zeros there.
+fn mends(shape: BlackwellShape) -> bool {
+    shape.features.lengths && (shape.scaled() || shape.features.operands.is_none())
+}
+
 /// Value block j. Rows past the tensor arrive as zeros; rows past the sequence's length, the next
 /// sequence's among them, are zeroed by the loading warp before the stage counts as full, since 0 * NaN
 /// is NaN; of codes their scale factors.
@@ -199,7 +204,7 @@ pub(super) fn load_values(ctx: &mut BlackwellCtx<'_>, at: &TileCoords, j: u32) {
     let row0 = j * comptime!(shape.block);
     let mut lands = full;
     let mut mend = false;
-    if comptime!(shape.features.lengths) {
+    if comptime!(mends(shape)) {
         mend = row0 + comptime!(shape.block) > at.len_kv && at.first_kv + at.len_kv < ctx.s_kv;
         if mend {
             lands = ctx.v_landed();
@@ -214,7 +219,7 @@ pub(super) fn load_values(ctx: &mut BlackwellCtx<'_>, at: &TileCoords, j: u32) {
             load_block(&*ctx, at, j, smem, ctx.maps.v, lands, comptime!(shape.d_v));
         }
     }
-    if comptime!(shape.features.lengths) {
+    if comptime!(mends(shape)) {
         if mend {
             sync_plane();
             ptx::mbar_wait(lands, ctx.mended % 2u32);

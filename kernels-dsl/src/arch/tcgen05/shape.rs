@@ -74,11 +74,16 @@ impl BlackwellShape {
     }
     /// What P and V are as block-scaled operands.
     pub(super) fn value_format(self) -> Option<OperandFormat> {
-        self.features.operands.map(|_| match self.features.weights {
-            WeightFormat::Wide | WeightFormat::E4m3 => OperandFormat::Mxfp8(ScaleRule::default()),
-            WeightFormat::Nvfp4 => OperandFormat::Nvfp4 { exponent: 0 },
-            WeightFormat::Mxfp4(rule) => OperandFormat::Mxfp4(rule),
-        })
+        self.features
+            .operands
+            .map(|scores| match self.features.weights {
+                WeightFormat::Wide | WeightFormat::E4m3 if scores.unscaled() => scores,
+                WeightFormat::Wide | WeightFormat::E4m3 => {
+                    OperandFormat::Mxfp8(ScaleRule::default())
+                }
+                WeightFormat::Nvfp4 => OperandFormat::Nvfp4 { exponent: 0 },
+                WeightFormat::Mxfp4(rule) => OperandFormat::Mxfp4(rule),
+            })
     }
     /// Bits of a weight.
     pub(super) fn weight_bits(self) -> u32 {
@@ -89,15 +94,21 @@ impl BlackwellShape {
     pub(super) fn value_span(self) -> u32 {
         self.block * self.weight_bits() / 8
     }
+    /// Whether operands have scale factors.
+    pub(super) fn scaled(self) -> bool {
+        self.features.operands.is_some_and(|x| !x.unscaled())
+    }
     /// Tiles of scale factors of 128 rows of Q or K.
     pub(super) fn score_tiles(self) -> u32 {
         let tiles = |format: OperandFormat| self.d.div_ceil(format.quad() as u32);
-        self.features.operands.map_or(0, tiles)
+        let scaled = self.features.operands.filter(|_| self.scaled());
+        scaled.map_or(0, tiles)
     }
     /// Tiles of scale factors of a block of P.
     pub(super) fn weight_tiles(self) -> u32 {
         let tiles = |format: OperandFormat| self.block.div_ceil(format.quad() as u32);
-        self.value_format().map_or(0, tiles)
+        let scaled = self.value_format().filter(|_| self.scaled());
+        scaled.map_or(0, tiles)
     }
     /// Tiles of scale factors of 128 columns of V each, for four groups of keys.
     pub(super) fn value_rows(self) -> u32 {
@@ -121,7 +132,10 @@ impl BlackwellShape {
     /// Places of 16 bits in a row of Q or K: its elements, or their codes four by four or two by two.
     pub(super) fn row_places(self) -> u32 {
         match self.features.operands {
-            Some(format) => self.score_tiles() * (format.quad() * format.bits()) as u32 / 16,
+            Some(format) => {
+                let row = (self.d as usize).next_multiple_of(format.quad());
+                (row * format.bits()) as u32 / 16
+            }
             None => self.d,
         }
     }

@@ -41,16 +41,16 @@ pub(super) fn select_blackwell(
             &"one piece, 16-bit",
         );
     }
-    check_operands(key, caps, policy)?;
+    check_operands(key, caps)?;
     if !key.tma {
         let strides = "16-byte strides and start";
         return no("TMA addressing", &strides, &"other strides");
     }
     let unpacked = policy.tile.unwrap_or_else(|| blackwell_tile(key, false));
-    // Rows of scale factors belong to one head.
-    let pack = match key.features.operands {
-        Some(_) => 1,
-        None => packed_heads(key, unpacked.0, policy, false),
+    // Tiles of scale factors of q are packed already, or are not.
+    let pack = match (key.features.operands, policy.pack) {
+        (Some(_), None) => 1,
+        _ => packed_heads(key, unpacked.0, policy, false),
     };
     let (rows, block) = policy.tile.unwrap_or_else(|| blackwell_tile(key, pack > 1));
     let shortest = if key.features.operands.is_some() {
@@ -99,9 +99,8 @@ pub(super) fn select_blackwell(
     }
 }
 
-/// Block-scaled operands that tcgen05 multiplies as they are: weights and values in FP8 or FP4, sequences that start where
-/// batch entries do, so that blocks of keys start where tiles of scale factors do.
-fn check_operands(key: &AttendKey, caps: &Caps, policy: &Policy) -> Result<(), NotAvailable> {
+/// Block-scaled operands that tcgen05 multiplies as they are: weights and values in FP8 or FP4.
+fn check_operands(key: &AttendKey, caps: &Caps) -> Result<(), NotAvailable> {
     let no = |limit, needed, available| Err(lacks(key, caps, limit, needed, available));
     match (key.features.operands, key.features.weights) {
         (None, WeightFormat::Wide) => return Ok(()),
@@ -109,25 +108,14 @@ fn check_operands(key: &AttendKey, caps: &Caps, policy: &Policy) -> Result<(), N
         (Some(_), WeightFormat::Wide) => {
             return no("blackwell tier's weights", "16-bit", "e4m3 or e2m1");
         }
+        (Some(format), weights) if format.unscaled() && weights != WeightFormat::E4m3 => {
+            return no("blackwell tier's weights", "e2m1", "e4m3 as q and k are");
+        }
         (Some(_), _) => {}
     }
     if key.dtype != DType::BF16 {
         let limit = "blackwell tier's dtypes of operands";
         return Err(lacks(key, caps, limit, key.dtype, "bf16"));
-    }
-    if key.features.varlen {
-        return no(
-            "blackwell tier's operands",
-            "packed sequences",
-            "a sequence a batch entry",
-        );
-    }
-    if policy.pack == Some(true) {
-        return no(
-            "blackwell tier's operands",
-            "packed heads",
-            "one head a tile",
-        );
     }
     Ok(())
 }
@@ -142,6 +130,7 @@ fn blackwell_tile(key: &AttendKey, packed: bool) -> (usize, usize) {
         reads => reads + x.alibi as u32 + packed as u32,
     };
     let coded = key.features.operands.is_some();
+    let scaled = key.features.operands.is_some_and(|x| !x.unscaled());
     let wide = if coded { key.d_v } else { key.d.max(key.d_v) } > 128;
     let one = wide || key.s_q <= STAGE_ROWS as usize;
     let rows = if one { 128 } else { 256 };
@@ -149,7 +138,7 @@ fn blackwell_tile(key: &AttendKey, packed: bool) -> (usize, usize) {
     let block = match (wide || !x.plain(), reads) {
         // Half a swizzle of codes, and half a tile of scale factors, is the least. Two outputs of 128 columns leave
         // no room for scale factors beside longer blocks.
-        _ if coded && (!x.plain() || reads > 0 || rows == 256 && key.d_v > 96) => 64,
+        _ if coded && (!x.plain() || reads > 0 || scaled && rows == 256 && key.d_v > 96) => 64,
         _ if coded => 128,
         (_, 2..) => 32,
         (true, _) | (_, 1) => 64,

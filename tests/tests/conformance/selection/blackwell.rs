@@ -146,12 +146,32 @@ fn block_scaled_operands_leave_room_for_scale_factors_or_are_refused_by_name() {
     }
     let refused = |key: AttendKey| limit_of(select_coded(&key)).0;
     let coded = |features| coded(64, 64, features);
+    // Packed sequences have the same tiles; heads are packed where the caller says that q is.
     let packed = LogitFeatures {
         lengths: true,
         varlen: true,
         ..plain
     };
-    assert_eq!(refused(coded(packed)), "blackwell tier's operands");
+    let group = AttendKey {
+        group: 4,
+        ..coded(packed)
+    };
+    for (pack, heads) in [(None, 1), (Some(false), 1), (Some(true), 4)] {
+        let policy = Policy {
+            pack,
+            ..forced(TierName::Blackwell)
+        };
+        let chosen = select(&group, &b200, policy).unwrap();
+        assert_eq!((chosen.rows, chosen.block), (256, 128), "{chosen}");
+        assert_eq!(chosen.pack, heads, "{chosen}");
+    }
+    let policy = Policy {
+        pack: Some(true),
+        ..forced(TierName::Blackwell)
+    };
+    let thirds = AttendKey { group: 3, ..group };
+    let limit = limit_of(select(&thirds, &b200, policy)).0;
+    assert_eq!(limit, "rows of a tile that packed heads divide");
     let mut wide = coded(plain);
     wide.features.weights = WeightFormat::Wide;
     assert_eq!(refused(wide), "blackwell tier's weights");

@@ -19,6 +19,7 @@ pub(super) fn data(all: &mut Vec<ListedKernel>) {
         ("nvfp4", OperandFormat::Nvfp4 { exponent: 0 }),
         ("mxfp4", OperandFormat::Mxfp4(ScaleRule::Ceil)),
         ("mxfp8", OperandFormat::Mxfp8(ScaleRule::Ceil)),
+        ("fp8", OperandFormat::Fp8 { exponent: 0 }),
     ] {
         let quantize = DataKernel::QuantizeOperand(format, DType::F16);
         add(&format!("quantize_operand_f16_{name}"), quantize);

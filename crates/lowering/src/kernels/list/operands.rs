@@ -1,10 +1,10 @@
 //! Attention over operands of block-scaled products.
 
 use flashcube_kernels::attention::{LogitFeatures, WeightFormat};
-use flashcube_kernels::{DType, OperandFormat, ScaleRule};
+use flashcube_kernels::{DType, OperandFormat, Policy, ScaleRule};
 
 use super::{attention, feature_sets, width};
-use crate::kernels::{ListedKernel, Problem};
+use crate::kernels::{AttendProblem, ListedKernel, Problem};
 
 /// Weights encoded before they multiply V, as block-scaled operands want them.
 pub(super) fn attend_operands(all: &mut Vec<ListedKernel>) {
@@ -61,9 +61,14 @@ fn block_scaled(all: &mut Vec<ListedKernel>) {
     let nvfp4 = OperandFormat::Nvfp4 { exponent: 0 };
     let mxfp4 = OperandFormat::Mxfp4(ScaleRule::Ceil);
     let mxfp8 = OperandFormat::Mxfp8(ScaleRule::Ceil);
+    let fp8 = OperandFormat::Fp8 { exponent: 0 };
     let lengths = LogitFeatures {
         lengths: true,
         ..plain
+    };
+    let varlen = LogitFeatures {
+        varlen: true,
+        ..lengths
     };
     let (e4m3, two) = (
         WeightFormat::E4m3,
@@ -79,6 +84,12 @@ fn block_scaled(all: &mut Vec<ListedKernel>) {
         ("mxfp8", mxfp8, e4m3, 64, plain),
         ("mxfp8_causal", mxfp8, e4m3, 128, causal),
         ("mxfp8_lengths", mxfp8, e4m3, 128, lengths),
+        ("fp8", fp8, e4m3, 64, plain),
+        ("fp8", fp8, e4m3, 128, plain),
+        ("fp8_causal", fp8, e4m3, 128, causal),
+        ("fp8_softcap", fp8, e4m3, 128, softcap),
+        ("fp8_varlen", fp8, e4m3, 128, varlen),
+        ("fp8", fp8, e4m3, 256, plain),
         // P in four bits.
         ("nvfp4_p_nvfp4", nvfp4, WeightFormat::Nvfp4, 64, plain),
         ("nvfp4_p_nvfp4", nvfp4, WeightFormat::Nvfp4, 128, plain),
@@ -100,16 +111,57 @@ fn block_scaled(all: &mut Vec<ListedKernel>) {
         ("mxfp4_p_mxfp4", mxfp4, two, 64, plain),
         ("mxfp4_p_mxfp4", mxfp4, two, 128, plain),
         ("mxfp4_p_mxfp4_causal", mxfp4, two, 256, causal),
+        // Packed sequences.
+        ("nvfp4_varlen", nvfp4, e4m3, 128, varlen),
+        ("mxfp8_varlen", mxfp8, e4m3, 64, varlen),
+        (
+            "nvfp4_p_nvfp4_varlen",
+            nvfp4,
+            WeightFormat::Nvfp4,
+            128,
+            varlen,
+        ),
+        ("mxfp4_p_mxfp4_varlen", mxfp4, two, 64, varlen),
     ] {
-        let features = LogitFeatures {
-            weights,
-            operands: Some(format),
-            ..features
-        };
-        let problem = attention(DType::BF16, d, d, features);
-        all.push(ListedKernel {
-            name: format!("attend_operands_{}_qk_{name}_blackwell", width(&problem)),
-            problem: Problem::AttendForward(problem),
-        });
+        all.push(coded(name, (format, weights), d, features, None));
+    }
+    // Packed heads.
+    for (name, weights, features) in [
+        ("nvfp4_heads", e4m3, causal),
+        ("nvfp4_p_nvfp4_heads", WeightFormat::Nvfp4, plain),
+        ("nvfp4_p_nvfp4_heads_varlen", WeightFormat::Nvfp4, varlen),
+    ] {
+        all.push(coded(name, (nvfp4, weights), 128, features, Some(true)));
+    }
+}
+
+/// Operands of the Blackwell tier, of groups of 4 heads where they are packed.
+fn coded(
+    name: &str,
+    (format, weights): (OperandFormat, WeightFormat),
+    d: usize,
+    features: LogitFeatures,
+    pack: Option<bool>,
+) -> ListedKernel {
+    let features = LogitFeatures {
+        weights,
+        operands: Some(format),
+        ..features
+    };
+    let plain = attention(DType::BF16, d, d, features);
+    let problem = match pack {
+        Some(true) => AttendProblem {
+            group: 4,
+            policy: Policy {
+                pack,
+                ..plain.policy
+            },
+            ..plain
+        },
+        _ => plain,
+    };
+    ListedKernel {
+        name: format!("attend_operands_{}_qk_{name}_blackwell", width(&problem)),
+        problem: Problem::AttendForward(problem),
     }
 }
