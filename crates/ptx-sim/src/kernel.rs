@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::check::RESERVED;
-use crate::decode::{Code, Symbols, decode};
+use crate::decode::{Code, Op, Symbols, decode};
 use crate::error::{Result, SimError};
 use crate::exec::{GLOBALS_WINDOW, registers_of};
 use crate::parse::{Entry, Module, Space, Variable};
@@ -56,6 +56,7 @@ impl Kernel {
         })?;
         let layout = Layout::new(module, entry);
         let code = decode(module, entry, &layout.symbols)?;
+        one_group(module, &code)?;
         let uses = code.iter().map(registers_of).collect();
         Ok(Self {
             name: entry.name.clone(),
@@ -94,6 +95,26 @@ impl Kernel {
     /// Threads of a cube as the kernel bounds them.
     pub fn max_units(&self) -> Option<[u32; 3]> {
         self.max_units
+    }
+}
+
+/// PTX wants one `.cta_group` of all tcgen05 instructions of a kernel.
+fn one_group(module: &Module, code: &[Code]) -> Result<()> {
+    let mut groups = code.iter().filter_map(|one| match &one.op {
+        Op::Tcgen(op) => op.pair().map(|pair| (one.line, pair)),
+        _ => None,
+    });
+    let Some((_, first)) = groups.next() else {
+        return Ok(());
+    };
+    match groups.find(|&(_, pair)| pair != first) {
+        Some((line, _)) => Err(SimError::Instruction {
+            line,
+            text: module.line(line).to_owned(),
+            problem: "another .cta_group than that of the kernel's first tcgen05 instruction"
+                .to_owned(),
+        }),
+        None => Ok(()),
     }
 }
 

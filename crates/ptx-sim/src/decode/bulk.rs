@@ -185,7 +185,10 @@ fn tensor(c: &mut Cursor) -> Decoded {
     c.take("tile");
     c.need("mbarrier::complete_tx::bytes")?;
     let multicast = c.take("multicast::cluster");
-    c.take("cta_group::1");
+    let pair = c.take("cta_group::2");
+    if !pair {
+        c.take("cta_group::1");
+    }
     let hint = c.take("L2::cache_hint");
     let smem = c.addr()?;
     let (map, coords) = c.tensor()?;
@@ -198,6 +201,7 @@ fn tensor(c: &mut Cursor) -> Decoded {
         copy,
         bar,
         multicast: mask,
+        pair,
     }))
 }
 

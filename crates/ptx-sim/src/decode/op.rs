@@ -132,11 +132,13 @@ pub(crate) struct TensorCopy {
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Bulk {
-    /// Tensor to shared memory; `multicast` is the mask of cubes.
+    /// Tensor to shared memory; `multicast` is the mask of cubes, `pair` is `cta_group::2`: the mbarrier may lie in
+    /// either cube of the destination's pair.
     TensorLoad {
         copy: TensorCopy,
         bar: Addr,
         multicast: Option<Src>,
+        pair: bool,
     },
     TensorStore {
         copy: TensorCopy,

@@ -41,10 +41,10 @@ pub(super) fn tcgen05(c: &mut Cursor) -> Decoded {
             }
         }
         "relinquish_alloc_permit" => {
-            group(c)?;
+            let pair = group(c)?;
             c.need("sync")?;
             c.need("aligned")?;
-            Tcgen::Relinquish
+            Tcgen::Relinquish { pair }
         }
         "mma" => Tcgen::Mma(mma(c)?),
         "commit" => commit(c)?,

@@ -74,7 +74,9 @@ pub(crate) enum Tcgen {
         columns: Src,
         pair: bool,
     },
-    Relinquish,
+    Relinquish {
+        pair: bool,
+    },
     Mma(TcgenMma),
     Commit {
         bar: Addr,
@@ -106,6 +108,21 @@ pub(crate) enum Tcgen {
         descriptor: Src,
         pair: bool,
     },
+}
+
+impl Tcgen {
+    /// Whether it is `cta_group::2`, of those that name a group.
+    pub(crate) fn pair(&self) -> Option<bool> {
+        match self {
+            Self::Alloc { pair, .. }
+            | Self::Dealloc { pair, .. }
+            | Self::Relinquish { pair }
+            | Self::Commit { pair, .. }
+            | Self::Copy { pair, .. } => Some(*pair),
+            Self::Mma(mma) => Some(mma.pair),
+            _ => None,
+        }
+    }
 }
 
 /// Shapes of tcgen05.cp.

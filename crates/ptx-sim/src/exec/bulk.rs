@@ -34,11 +34,12 @@ impl Machine<'_> {
                 copy,
                 bar,
                 multicast,
+                pair,
             } => {
                 let (map, coords) = self.tensor_args(warp, lane, copy)?;
                 let bytes = self.params.maps[map].box_bytes();
                 let align = self.box_alignment(map);
-                let targets = self.targets(warp, lane, copy.smem, *bar, *multicast)?;
+                let targets = self.targets(warp, lane, copy.smem, (*bar, *pair), *multicast)?;
                 self.begin(warp, &targets, bytes, align)?;
                 self.tasks.push(Task::Tensor {
                     map,
@@ -56,7 +57,7 @@ impl Machine<'_> {
             } => {
                 let bytes = self.bulk_bytes(warp, lane, *bytes)?;
                 let from = self.bulk_global(warp, lane, *src, bytes)?;
-                let targets = self.targets(warp, lane, *dst, *bar, *multicast)?;
+                let targets = self.targets(warp, lane, *dst, (*bar, false), *multicast)?;
                 self.begin(warp, &targets, bytes, 16)?;
                 self.tasks.push(Task::Bytes {
                     from,
@@ -190,13 +191,14 @@ impl Machine<'_> {
         })
     }
 
-    /// Where a copy goes: the given place, or the same offsets in every cube of the mask.
+    /// Where a copy goes: the given place, or the same offsets in every cube of the mask. Of a pair, the mbarriers are
+    /// those of the cubes with the parity of the given one.
     fn targets(
         &self,
         warp: &Warp,
         lane: usize,
         to: Addr,
-        bar: Addr,
+        (bar, pair): (Addr, bool),
         multicast: Option<Src>,
     ) -> Result<Vec<Target>, Fault> {
         let (cube, to) = self.locate(self.address(warp, to, lane) as u32)?;
@@ -223,7 +225,7 @@ impl Machine<'_> {
             .map(|rank| Target {
                 cube: rank,
                 to,
-                bar_cube: rank,
+                bar_cube: if pair { rank & !1 | bar_cube & 1 } else { rank },
                 bar,
             })
             .collect())

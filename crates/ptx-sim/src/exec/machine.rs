@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use super::barrier::{ClusterBarrier, NamedBarrier};
 use super::mbarrier::Mbarrier;
 use super::task::Task;
+use super::tcgen::PairCall;
 use super::tmem::TensorMemory;
 use super::warp::Warp;
 use super::{GLOBALS_WINDOW, RANK_SHIFT};
@@ -21,6 +22,8 @@ pub(super) struct Cube {
     pub(super) barriers: [NamedBarrier; 16],
     pub(super) mbarriers: HashMap<u32, Mbarrier>,
     pub(super) tensor: TensorMemory,
+    /// Calls for tensor memory with `cta_group::2` so far.
+    pub(super) pair_calls: Vec<PairCall>,
     /// Warps of the machine.
     pub(super) warps: std::ops::Range<usize>,
 }
@@ -85,6 +88,7 @@ impl<'a> Machine<'a> {
                 barriers: Default::default(),
                 mbarriers: HashMap::new(),
                 tensor: TensorMemory::default(),
+                pair_calls: Vec::new(),
                 warps: first..first + per_cube,
             });
         }
@@ -176,6 +180,9 @@ impl<'a> Machine<'a> {
             if let Some(columns) = cube.tensor.allocated() {
                 return leak(format!("tensor memory is still allocated: {columns}"));
             }
+        }
+        if let Some(problem) = self.lonely_call() {
+            return leak(problem);
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! tcgen05: tensor memory, its loads and stores, and the products that fill it.
 
 mod access;
+mod pair;
 mod product;
 
 use super::address::Place;
@@ -9,6 +10,7 @@ use super::step::Flow;
 use super::warp::{Wait, Warp, lanes};
 use crate::check::Fault;
 use crate::decode::{Addr, AddrSpace, CopyShape, Src, Tcgen, zero_extend};
+pub(super) use pair::PairCall;
 pub(super) use product::PendingTcgen;
 
 /// An operation in the queue of the thread that issued it; they finish in order.
@@ -62,25 +64,40 @@ impl Machine<'_> {
         }
         let lane = active.trailing_zeros() as usize;
         match op {
-            Tcgen::Alloc { dst, columns, .. } => {
+            Tcgen::Alloc { dst, columns, pair } => {
                 let columns = self.uniform(warp, active, *columns)? as u32;
                 let place = self.place(warp, AddrSpace::Shared, *dst, lane)?;
                 let tensor = &mut self.cubes[warp.cube].tensor;
                 let Some(first) = tensor.allocate(columns)? else {
                     return Ok(Flow::Wait(Wait::Allocation));
                 };
+                if *pair {
+                    self.pair_call(warp.cube, PairCall::Alloc { first, columns })?;
+                }
                 self.store(warp, lane, place, &first.to_le_bytes())?;
                 if let Place::Shared { cube, at } = place {
                     // No ordinary store: an asynchronous copy may overwrite it without a proxy fence.
                     self.cubes[cube].shared.not_generic(at);
                 }
             }
-            Tcgen::Dealloc { addr, columns, .. } => {
+            Tcgen::Dealloc {
+                addr,
+                columns,
+                pair,
+            } => {
                 let first = self.uniform(warp, active, *addr)? as u32;
                 let columns = self.uniform(warp, active, *columns)? as u32;
                 self.cubes[warp.cube].tensor.free(first, columns)?;
+                if *pair {
+                    self.pair_call(warp.cube, PairCall::Dealloc { first, columns })?;
+                }
             }
-            Tcgen::Relinquish => self.cubes[warp.cube].tensor.relinquish(),
+            Tcgen::Relinquish { pair } => {
+                self.cubes[warp.cube].tensor.relinquish();
+                if *pair {
+                    self.pair_call(warp.cube, PairCall::Relinquish)?;
+                }
+            }
             Tcgen::Mma(mma) => self.issue_tcgen(warp, pc, lane, mma)?,
             Tcgen::Commit {
                 bar,
@@ -114,9 +131,7 @@ impl Machine<'_> {
         pair: bool,
     ) -> Result<(), Fault> {
         if pair {
-            return Err(Fault::NotModelled {
-                what: "cta_group::2".to_owned(),
-            });
+            self.peer(warp.cube)?;
         }
         let address = self.address(warp, bar, lane);
         let (cube, at) = if address < 1 << 32 {
@@ -134,12 +149,14 @@ impl Machine<'_> {
         let bars = match multicast {
             None => vec![(cube, at)],
             Some(mask) => {
-                let mask = warp.get(mask, lane, self.base(warp.cube));
+                let mask = warp.get(mask, lane, self.base(warp.cube)) as u32 & 0xffff;
                 let cubes = self.cubes.len();
-                lanes(mask as u32 & 0xffff)
-                    .filter(|&rank| rank < cubes)
-                    .map(|rank| (rank, at))
-                    .collect()
+                if mask == 0 || mask >> cubes != 0 {
+                    return Err(Fault::TensorMemory {
+                        problem: format!("commit to cubes {mask:#x} of a cluster of {cubes}"),
+                    });
+                }
+                lanes(mask).map(|rank| (rank, at)).collect()
             }
         };
         for &(cube, at) in &bars {
@@ -174,6 +191,7 @@ impl Machine<'_> {
                 let committed = &mut self.warps[index].committed;
                 committed.learn(epoch.component as usize, time);
                 for &(cube, at) in &bars {
+                    self.alive(index, cube)?;
                     let mut known = known.clone();
                     known.learn(epoch.component as usize, epoch.time);
                     self.arrive(cube, at, &known)?;

@@ -213,6 +213,7 @@ fn bulk_uses(u: &mut Uses, bulk: &Bulk) {
             copy,
             bar,
             multicast,
+            ..
         } => {
             u.tensor(copy);
             u.addr(bar);
@@ -290,7 +291,7 @@ fn tcgen_uses(u: &mut Uses, tcgen: &Tcgen) {
             u.addr(addr);
             u.src(*descriptor);
         }
-        Tcgen::Relinquish
+        Tcgen::Relinquish { .. }
         | Tcgen::WaitLoad
         | Tcgen::WaitStore
         | Tcgen::FenceBefore

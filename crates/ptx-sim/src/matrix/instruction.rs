@@ -97,7 +97,11 @@ impl InstructionDescriptor {
         } else {
             m == 128 || m == 64 && !scaled
         };
-        let step = if m == 64 && !pair { 8 } else { 16 };
+        let step = match m {
+            64 => 8,
+            256 => 32,
+            _ => 16,
+        };
         if !rows_legal || n == 0 || n > 256 || !n.is_multiple_of(step) {
             return Err(fault(format!("m {m}, n {n} does not exist")));
         }

@@ -4,5 +4,6 @@
 mod attention;
 mod faults;
 mod ours;
+mod pair;
 mod triton;
 mod values;

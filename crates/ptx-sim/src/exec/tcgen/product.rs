@@ -2,6 +2,7 @@
 
 use super::super::machine::Machine;
 use super::super::warp::Warp;
+use super::pair::cubes_of;
 use super::{Held, TcgenTask};
 use crate::check::{Epoch, Fault};
 use crate::decode::{MatrixSource, Op, Tcgen, TcgenMma, zero_extend};
@@ -45,14 +46,12 @@ impl Machine<'_> {
         lane: usize,
         mma: &TcgenMma,
     ) -> Result<(), Fault> {
-        if mma.pair {
-            return Err(Fault::NotModelled {
-                what: "cta_group::2".to_owned(),
-            });
-        }
         let base = self.base(warp.cube);
         let idesc = warp.get(mma.idesc, lane, base) as u32;
         let shape = InstructionDescriptor::new(idesc, mma.kind, mma.pair)?;
+        if mma.pair {
+            self.pair_product(warp.cube, mma, &shape)?;
+        }
         let d = self.address(warp, mma.d, lane) as u32;
         if d >> 16 != 0 {
             return Err(Fault::NotModelled {
@@ -84,7 +83,30 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// What the product reads and writes.
+    /// What of products of pairs is modelled: the even cube issues, both hold 128 rows.
+    fn pair_product(
+        &self,
+        cube: usize,
+        mma: &TcgenMma,
+        shape: &InstructionDescriptor,
+    ) -> Result<(), Fault> {
+        self.peer(cube)?;
+        let problem = if cube % 2 == 1 {
+            "issued by the odd cube of the pair"
+        } else if shape.m != 256 {
+            "with 64 rows a cube"
+        } else if mma.scales.is_some() {
+            "with block scales"
+        } else {
+            return Ok(());
+        };
+        Err(Fault::NotModelled {
+            what: format!("tcgen05.mma.cta_group::2 {problem}"),
+        })
+    }
+
+    /// What the product reads and writes: of a pair, each cube holds half of the rows of A and D and half of those of B,
+    /// at the same addresses.
     fn touched(
         &self,
         cube: usize,
@@ -93,38 +115,35 @@ impl Machine<'_> {
         product: &PendingTcgen,
     ) -> Result<Held, Fault> {
         let mut held = Held::default();
-        let tensor = &self.cubes[cube].tensor;
-        let columns = |list: &mut Vec<(usize, u32, u32)>, first: u32, count: u32| {
-            tensor.check(first, count)?;
-            for column in first..first + count {
-                list.extend((0..4).map(|quarter| (cube, column, quarter)));
+        let cubes = cubes_of(cube, mma.pair);
+        let (m, n) = (shape.m / cubes.len() as u32, shape.n / cubes.len() as u32);
+        for cube in cubes {
+            let tensor = &self.cubes[cube].tensor;
+            let columns = |list: &mut Vec<(usize, u32, u32)>, first: u32, count: u32| {
+                tensor.check(first, count)?;
+                for column in first..first + count {
+                    list.extend((0..4).map(|quarter| (cube, column, quarter)));
+                }
+                Ok::<(), Fault>(())
+            };
+            columns(&mut held.written, product.d, shape.n)?;
+            let mut pieces = Vec::new();
+            if let MatrixSource::Tensor(_) = &mma.a {
+                let count = shape.k * shape.a.bits / 32;
+                columns(&mut held.read, product.a as u32 & 0xffff, count)?;
+            } else {
+                let matrix = Matrix::tcgen05(product.a, shape.a_major)?;
+                pieces.extend(matrix.pieces(0, m, shape.k, shape.a.bits));
             }
-            Ok::<(), Fault>(())
-        };
-        columns(&mut held.written, product.d, shape.n)?;
-        let mut pieces = Vec::new();
-        if let MatrixSource::Tensor(_) = &mma.a {
-            let count = shape.k * shape.a.bits / 32;
-            columns(&mut held.read, product.a as u32 & 0xffff, count)?;
-        } else {
-            let matrix = Matrix::tcgen05(product.a, shape.a_major)?;
-            pieces.extend(matrix.pieces(0, shape.m, shape.k, shape.a.bits));
+            if mma.scales.is_some() {
+                let (a, b) = product.scales;
+                columns(&mut held.read, a & 0xffff, scale_columns(m))?;
+                columns(&mut held.read, b & 0xffff, scale_columns(n))?;
+            }
+            let matrix = Matrix::tcgen05(product.b, shape.b_major)?;
+            pieces.extend(matrix.pieces(0, n, shape.k, shape.b.bits));
+            held.pieces.extend(pieces.into_iter().map(|at| (cube, at)));
         }
-        if mma.scales.is_some() {
-            columns(
-                &mut held.read,
-                product.scales.0 & 0xffff,
-                scale_columns(shape.m),
-            )?;
-            columns(
-                &mut held.read,
-                product.scales.1 & 0xffff,
-                scale_columns(shape.n),
-            )?;
-        }
-        let matrix = Matrix::tcgen05(product.b, shape.b_major)?;
-        pieces.extend(matrix.pieces(0, shape.n, shape.k, shape.b.bits));
-        held.pieces = pieces.into_iter().map(|at| (cube, at)).collect();
         Ok(held)
     }
 
@@ -171,27 +190,57 @@ impl Machine<'_> {
         };
         let cube = self.warps[index].cube;
         let shape = InstructionDescriptor::new(product.idesc, mma.kind, mma.pair)?;
-        let mut left = match &mma.a {
-            MatrixSource::Tensor(_) => self.tensor_operand(cube, &shape, product.a as u32)?,
-            _ => self.smem_operand(cube, product.a, shape.a_major, shape.a, shape.m, shape.k)?,
-        };
-        let mut right =
-            self.smem_operand(cube, product.b, shape.b_major, shape.b, shape.n, shape.k)?;
-        if let (Some((_, _, block)), Some((format, a_id, b_id))) = (&mma.scales, shape.scale) {
-            let k = shape.k;
-            let (a_at, b_at) = product.scales;
-            self.scale(cube, &mut left, (shape.m, k, *block), (a_at, a_id, format))?;
-            self.scale(cube, &mut right, (shape.n, k, *block), (b_at, b_id, format))?;
+        let cubes = cubes_of(cube, mma.pair);
+        let (m, n, k) = (
+            shape.m / cubes.len() as u32,
+            shape.n / cubes.len() as u32,
+            shape.k,
+        );
+        let mut right = Vec::with_capacity((shape.n * k) as usize);
+        for cube in cubes.clone() {
+            right.extend(self.smem_operand(cube, product.b, shape.b_major, shape.b, n, k)?);
         }
+        if let (Some((_, _, block)), Some((format, _, id))) = (&mma.scales, shape.scale) {
+            let at = (product.scales.1, id, format);
+            self.scale(cube, &mut right, (shape.n, k, *block), at)?;
+        }
+        for cube in cubes {
+            self.alive(index, cube)?;
+            let mut left = match &mma.a {
+                MatrixSource::Tensor(_) => {
+                    self.tensor_operand(cube, &shape, m, product.a as u32)?
+                }
+                _ => self.smem_operand(cube, product.a, shape.a_major, shape.a, m, k)?,
+            };
+            if let (Some((_, _, block)), Some((format, id, _))) = (&mma.scales, shape.scale) {
+                let at = (product.scales.0, id, format);
+                self.scale(cube, &mut left, (m, k, *block), at)?;
+            }
+            self.accumulate(cube, &shape, &product, (&left, &right))?;
+        }
+        let held = &mut self.warps[index].held;
+        held.written.extend(product.held.written);
+        held.read.extend(product.held.read);
+        held.pieces.extend(product.held.pieces);
+        Ok(())
+    }
+
+    /// D = left right^T (+ D) in the tensor memory of one cube: left [rows][k], right [n][k].
+    fn accumulate(
+        &mut self,
+        cube: usize,
+        shape: &InstructionDescriptor,
+        product: &PendingTcgen,
+        (left, right): (&[f64], &[f64]),
+    ) -> Result<(), Fault> {
         let k = shape.k as usize;
+        let rows = (left.len() / k) as u32;
         let tensor = &mut self.cubes[cube].tensor;
         let sign = if shape.negate { -1.0 } else { 1.0 };
-        for row in 0..shape.m {
-            let lane = lane_of(row, shape.m);
-            let a = &left[row as usize * k..(row as usize + 1) * k];
-            for column in 0..shape.n {
-                let b = &right[column as usize * k..(column as usize + 1) * k];
-                let at = product.d + column;
+        for (row, a) in left.chunks(k).enumerate() {
+            let lane = lane_of(row as u32, rows);
+            for (column, b) in right.chunks(k).enumerate() {
+                let at = product.d + column as u32;
                 let old = if product.accumulate {
                     f64::from(f32::from_bits(tensor.get(lane, at)?))
                 } else {
@@ -201,10 +250,6 @@ impl Machine<'_> {
                 tensor.set(lane, at, sum.to_bits());
             }
         }
-        let held = &mut self.warps[index].held;
-        held.written.extend(product.held.written);
-        held.read.extend(product.held.read);
-        held.pieces.extend(product.held.pieces);
         Ok(())
     }
 
@@ -253,15 +298,16 @@ impl Machine<'_> {
         &self,
         cube: usize,
         shape: &InstructionDescriptor,
+        rows: u32,
         address: u32,
     ) -> Result<Vec<f64>, Fault> {
         let tensor = &self.cubes[cube].tensor;
         let bits = shape.a.bits;
         let per = 32 / bits;
-        let mut all = Vec::with_capacity((shape.m * shape.k) as usize);
-        for row in 0..shape.m {
+        let mut all = Vec::with_capacity((rows * shape.k) as usize);
+        for row in 0..rows {
             for k in 0..shape.k {
-                let word = tensor.get(lane_of(row, shape.m), (address & 0xffff) + k / per)?;
+                let word = tensor.get(lane_of(row, rows), (address & 0xffff) + k / per)?;
                 let value = zero_extend(u64::from(word) >> (k % per * bits), bits);
                 all.push(shape.a.format.decode(value));
             }
