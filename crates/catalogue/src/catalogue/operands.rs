@@ -172,7 +172,10 @@ fn on_planes(name: &str, formats: (OperandFormat, OperandFormat)) -> Vec<Entry> 
     entries.push(on("lengths", lengths.clone()));
     entries.push(on("lengths_hidden", lengths).values(Values::HiddenNan));
     entries.push(on("odd", Attend::plain(2, (6, 2), (193, 130), (40, 72))));
-    entries.push(on("packed_heads", Attend::plain(2, (8, 2), (9, 200), (64, 64))));
+    entries.push(on(
+        "packed_heads",
+        Attend::plain(2, (8, 2), (9, 200), (64, 64)),
+    ));
     let sequences = [(70, 70), (0, 3), (129, 40), (1, 260)];
     let varlen = Attend {
         causal: true,

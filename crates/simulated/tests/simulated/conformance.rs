@@ -112,12 +112,15 @@ const BLOCK_SCALED: [&str; 3] = [
     "attend_operands/blackwell/mxfp8_d64/bf16",
 ];
 /// P in E2M1 with scale factors of 16 and of 32 keys, in E4M3; values behind lengths, bands.
-const SCALED_PLANES: [&str; 5] = [
+const SCALED_PLANES: [&str; 8] = [
     "attend_operands/plane/nvfp4_d64/bf16",
     "attend_operands/plane/nvfp4_lengths/bf16",
     "attend_operands/plane/mxfp4_d128/bf16",
     "attend_operands/plane/mxfp8_causal/bf16",
     "attend_operands/plane/mxfp8_few_keys/bf16",
+    "attend_operands/plane/scores_mxfp8_lengths_hidden/bf16",
+    "attend_operands/plane/nvfp4_packed_heads/bf16",
+    "attend_operands/plane/mxfp4_odd/bf16",
 ];
 /// Problems of the Blackwell tier that every run takes: tails, bands, lengths, packed sequences and heads, hooks and head
 /// dimensions, one of each kernel that differs.

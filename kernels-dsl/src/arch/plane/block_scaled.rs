@@ -94,9 +94,8 @@ pub(super) fn scores_text(shape: PlaneShape, format: OperandFormat, width: usize
     let (m_tiles, n_tiles) = (shape.m_tiles(), shape.block / 8);
     let tiles = shape.score_tiles();
     let zeros = "{zero, zero, zero, zero}";
-    let mut s = format!(
-        ".reg .f32 zero;\nmov.f32 zero, 0f00000000;\n.reg .b32 a<8>, b<4>, scale<{n_tiles}>;\n"
-    );
+    let mut s =
+        format!(".reg .f32 zero;\nmov.f32 zero, 0f00000000;\n.reg .b32 a<8>, b<4>, scale<2>;\n");
     s += &flips("q", &format!("%{width}"));
     s += &flips("k", &format!("%{}", width + 1));
     let kept = shape.query_registers() > 0;
@@ -109,20 +108,20 @@ pub(super) fn scores_text(shape: PlaneShape, format: OperandFormat, width: usize
             s += &query_load(shape, "a", 4 * m, step, m);
         }
         let (tile, byte) = scale_place(format, step);
-        for n in (0..n_tiles).filter(|_| byte == 0) {
-            let at = tile * SCALE_BYTES + scale_at(shape.key_of(8 * n));
-            s += &format!("ld.shared.b32 scale{n}, [%{}+{at}];\n", width + 2);
-        }
         for pair in 0..n_tiles / 2 {
             let from = chunk_at("k", 2 * step, shape.key_of(16 * pair) * shape.k_row());
             s += &ldmatrix(4, "", &list("b", 0, 4), &from);
+            for half in 0..2 {
+                let at = tile * SCALE_BYTES + scale_at(shape.key_of(16 * pair + 8 * half));
+                s += &format!("ld.shared.b32 scale{half}, [%{}+{at}];\n", width + 2);
+            }
             for (half, m) in [(0, 0), (1, 0), (0, 1), (1, 1)] {
                 if m < m_tiles {
                     let n = 2 * pair + half;
                     let d = list("%", 4 * (m * n_tiles + n), 4);
                     let c = if step == 0 { zeros } else { &d };
                     let left = format!("q_scale{}", m * tiles + tile);
-                    let right = format!("scale{n}");
+                    let right = format!("scale{half}");
                     let b = list("b", 2 * half, 2);
                     let (left, right) = ((left.as_str(), byte), (right.as_str(), byte));
                     s += &multiply(format, [&d, &a(m), &b, c], left, right);

@@ -89,7 +89,9 @@ impl PlaneShape {
         let words = self.m_tiles() * self.q_places().div_ceil(16) * 4;
         // A lone plane's copies, of which it makes all, want registers for addresses.
         let room = if self.planes() < 4 { 96 } else { 176 };
-        if self.score_registers() + self.acc_registers() + words <= room {
+        // Their scale factors are kept anyway.
+        let scales = self.m_tiles() * self.score_tiles();
+        if self.score_registers() + self.acc_registers() + words + scales <= room {
             words
         } else {
             0
