@@ -195,10 +195,10 @@ fn scaled_plane_plants() -> Vec<Plant> {
             &["Numbers"],
         ),
         plant(
-            "scale factors of queries eight rows on",
+            "scale factors of queries 32 rows on",
             "q_scale0, [",
             every,
-            with("+0]", "+128]"),
+            with("+0]", "+4]"),
             &["Numbers"],
         ),
         plant(

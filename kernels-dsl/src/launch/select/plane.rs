@@ -9,6 +9,7 @@ use super::{
 use crate::attention::{IssueOrder, WeightFormat};
 use crate::error::NotAvailable;
 use crate::launch::{AttendBlueprint, Caps, DType, PARTS, RoleSplit, TierName};
+use crate::quant::OperandFormat;
 
 /// The plane tier: 16-bit forward on sm_80 and up with rows of 16-byte chunks.
 pub(super) fn select_plane(
@@ -188,11 +189,16 @@ fn affordable(blueprint: &AttendBlueprint, caps: &Caps) -> bool {
 /// edge, and encoded weights want registers too, and get shorter blocks.
 fn plane_tile(key: &AttendKey, caps: &Caps, packed: bool) -> (usize, usize) {
     let x = &key.features;
-    if x.operands.is_some() {
-        return (64, 64);
+    let width = key.d.max(key.d_v);
+    if let Some(scores) = x.operands {
+        // With 64 keys the compiler for sm_120 takes fewer registers than products in MXFP4 and in E4M3 need between them, and
+        // wide heads leave none.
+        let mxfp4 = matches!(scores, OperandFormat::Mxfp4(_));
+        let crowded = width > 128 || mxfp4 && key.d_v > 64;
+        let short = crowded && x.weights == WeightFormat::E4m3;
+        return (64, if short { 32 } else { 64 });
     }
     let reads = x.bias as u32 + x.documents as u32 + x.mask.is_some() as u32;
-    let width = key.d.max(key.d_v);
     let left = x.band_left && (x.lengths || matches!(width, 65..=128));
     // Encoding takes registers for the maxima, codes and scales of groups.
     let encoded = 2 * x.weights.encoded() as u32;
