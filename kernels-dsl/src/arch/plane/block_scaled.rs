@@ -94,8 +94,9 @@ pub(super) fn scores_text(shape: PlaneShape, format: OperandFormat, width: usize
     let (m_tiles, n_tiles) = (shape.m_tiles(), shape.block / 8);
     let tiles = shape.score_tiles();
     let zeros = "{zero, zero, zero, zero}";
-    let mut s =
-        format!(".reg .f32 zero;\nmov.f32 zero, 0f00000000;\n.reg .b32 a<8>, b<4>, scale<2>;\n");
+    let mut s = String::from(
+        ".reg .f32 zero;\nmov.f32 zero, 0f00000000;\n.reg .b32 a<8>, b<4>, scale<2>;\n",
+    );
     s += &flips("q", &format!("%{width}"));
     s += &flips("k", &format!("%{}", width + 1));
     let kept = shape.query_registers() > 0;

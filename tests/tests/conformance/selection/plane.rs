@@ -1,5 +1,8 @@
 //! The plane tier: where it runs, what falls to it, and with which tiles.
 
+use flashcube::attention::WeightFormat;
+use flashcube::{OperandFormat, ScaleRule};
+
 use super::*;
 
 #[test]
