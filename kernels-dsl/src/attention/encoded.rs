@@ -102,6 +102,16 @@ pub trait Encode: 'static + Send + Sync {
     /// View of a block of scores, which weights replace.
     type Scores: Fragment;
 
+    /// Columns that a unit holds of a group, in a block of `block` keys.
+    fn columns(
+        s: &<Self::Scores as Fragment>::Regs,
+        #[comptime] block: u32,
+        #[comptime] format: WeightFormat,
+    ) -> comptime_type!(usize);
+
+    /// Largest of `x` over the units that share a group.
+    fn group_max(x: f32, #[comptime] format: WeightFormat) -> f32;
+
     /// Columns [first, first + group) of row r, which hold what [`weight_code()`] takes, weigh the values of those codes times
     /// `scale`. Returns the sum of these weights.
     fn group(
@@ -121,6 +131,18 @@ pub struct AsValues<F>(PhantomData<F>);
 impl<F: Fragment> Encode for AsValues<F> {
     type Scores = F;
 
+    /// The units that share a row hold as many each.
+    fn columns(
+        s: &F::Regs,
+        #[comptime] block: u32,
+        #[comptime] format: WeightFormat,
+    ) -> comptime_type!(usize) {
+        let cols = F::cols(s);
+        comptime!(cols * format.group() / block as usize)
+    }
+    fn group_max(x: f32, #[comptime] _format: WeightFormat) -> f32 {
+        F::reduce_max(x)
+    }
     fn group(
         s: &mut F::Regs,
         #[comptime] r: usize,
@@ -154,11 +176,8 @@ pub fn encoded_weights<E: Encode, X: Exponential>(
 ) {
     let rows = E::Scores::rows(&*s);
     let cols = E::Scores::cols(&*s);
-    // Columns that a unit holds of a group: the units that share a row hold as many each.
-    let group = comptime!(match format.group() {
-        1 => cols,
-        keys => cols * keys / block as usize,
-    });
+    let share = E::columns(&*s, block, format);
+    let group = comptime!(if format.group() == 1 { cols } else { share });
     #[unroll]
     for r in 0..rows {
         // Rows that have seen nothing subtract 0, not -inf.
@@ -224,7 +243,7 @@ fn encode_group<E: Encode, X: Exponential>(
     for c in 1..group {
         top = top.max(E::Scores::get(&*s, r, comptime!(first + c)));
     }
-    top = E::Scores::reduce_max(top);
+    top = E::group_max(top, format);
     if comptime!(may_hide) {
         // A group without a visible key has any scale.
         top = select(top < LOWEST, max, top);

@@ -4,6 +4,7 @@ use cubecl::prelude::{BufferArg, Client, CubeDim, TensorMapArg, TensorMapSwizzle
 
 use super::*;
 use crate::arch::hopper::HopperLayoutsLaunch;
+use crate::arch::plane::{ScaleLayoutsLaunch, attend_operands_plane};
 use crate::arch::tcgen05::attend_operands_blackwell;
 use crate::attention::WeightFormat;
 use crate::error::{Error, NotAvailable};
@@ -12,10 +13,10 @@ use crate::quant::{OperandFormat, SCALE_ROWS, ScaleRule};
 /// Largest exponent of the product of the factors of q and k, which the scale of the scores takes in; that of v is in range.
 const EXPONENTS: i32 = 64;
 
-/// `attend_operands` without decoding: q, k and v as tcgen05 multiplies them.
+/// `attend_operands` without decoding: q, k and v as tcgen05 multiplies them, or mma.sync of sm_120.
 ///
 /// # Errors
-/// As `attend_operands`; [`NotAvailable`] where the Blackwell tier does not take the operands.
+/// As `attend_operands`; [`NotAvailable`] where the device's tier does not take the operands.
 pub(super) fn attend_block_scaled(
     client: &Client,
     [q, k, v]: [&Operand; 3],
@@ -27,8 +28,10 @@ pub(super) fn attend_block_scaled(
     let (out, lse) = results(client, &dims, dtype, options)?;
     let mut hooks = Hooks::check(&dims, options)?;
     hooks.features.weights = weights;
-    hooks.features.operands = Some(multiplied([q, k, v], hooks.sequences(), options));
     let caps = Caps::of(client);
+    let tier = options.policy.tier.unwrap_or(scaled_tier(&caps));
+    let multiplied = multiplied(tier, [q, k, v], hooks.sequences(), options);
+    hooks.features.operands = Some(multiplied);
     let raised = q.format.exponent() + k.format.exponent();
     if raised.abs() > EXPONENTS {
         return Err(lacks_of_operands(&caps, "exponents of q and k", raised, EXPONENTS).into());
@@ -52,9 +55,16 @@ pub(super) fn attend_block_scaled(
             .fold(out.reach().max(hooks.reach), usize::max),
         features: hooks.features,
     };
+    let pack = match tier {
+        TierName::Plane => {
+            unpacked(&caps, [q, k])?;
+            options.policy.pack
+        }
+        _ => Some(packed(&caps, [q, k], key.group, options.policy.pack)?),
+    };
     let policy = Policy {
-        tier: Some(TierName::Blackwell),
-        pack: Some(packed(&caps, [q, k], key.group, options.policy.pack)?),
+        tier: Some(tier),
+        pack,
         ..options.policy
     };
     let blueprint = select_attend(&key, &caps, &policy)?;
@@ -85,12 +95,23 @@ pub(super) fn attend_block_scaled(
         listed,
         blueprint,
     };
-    call.block_scaled([q, k, v], starts, &out, &lse)?;
+    match blueprint.tier {
+        TierName::Plane => call.scaled_plane([q, k, v], &out, &lse)?,
+        _ => call.scaled_blackwell([q, k, v], starts, &out, &lse)?,
+    }
     Ok(Attended {
         out,
         lse,
         blueprint: Some(blueprint),
     })
+}
+
+/// The tier whose products take block-scaled operands on a device, if any does.
+pub fn scaled_tier(caps: &Caps) -> TierName {
+    match caps.sm {
+        Some(120..) => TierName::Plane,
+        _ => TierName::Blackwell,
+    }
 }
 
 fn lacks_of_operands(
@@ -108,8 +129,10 @@ fn lacks_of_operands(
     }
 }
 
-/// What q and k are multiplied as: in FP8, which is MXFP8 as well, where v is in it, and behind its sequences are zeros.
+/// What q and k are multiplied as: in FP8, which is MXFP8 as well, on tcgen05 where v is in it, and behind its sequences are
+/// zeros.
 fn multiplied(
+    tier: TierName,
     [q, _, v]: [&Operand; 3],
     sequences: &[Sequence],
     options: &AttendOptions<'_>,
@@ -119,10 +142,23 @@ fn multiplied(
         let batch = if varlen { 0 } else { index };
         x.len_kv == 0 || v.is_span(batch, (x.first_kv, x.len_kv))
     };
-    let unscaled = v.format.unscaled() && sequences.iter().enumerate().all(whole);
+    let unscaled = tier == TierName::Blackwell
+        && v.format.unscaled()
+        && sequences.iter().enumerate().all(whole);
     match q.format.unscaled() && !unscaled {
         true => OperandFormat::Mxfp8(ScaleRule::default()),
         false => q.format.stored(),
+    }
+}
+
+/// Every head has tiles of scales of its own, as mma.sync reads them.
+fn unpacked(caps: &Caps, operands: [&Operand; 2]) -> Result<(), NotAvailable> {
+    match operands.iter().find(|operand| operand.pack > 1) {
+        Some(operand) => {
+            let limit = "heads that alternate in tiles of scale factors";
+            Err(lacks_of_operands(caps, limit, 1, operand.pack))
+        }
+        None => Ok(()),
     }
 }
 
@@ -204,7 +240,50 @@ unsafe fn scale_map(scales: &Tensor<4>) -> TensorMapArg<Tiled> {
 }
 
 impl ForwardCall<'_> {
-    fn block_scaled(
+    fn scaled_plane(
+        &self,
+        operands: [&Operand; 3],
+        out: &Tensor<4>,
+        lse: &Tensor<3>,
+    ) -> Result<(), Error> {
+        let blueprint = self.blueprint;
+        let total = self.countable("tiles of the plane tier")?;
+        let cubes = spread("attend_operands", total, self.caps)?;
+        let factor = (-operands[2].format.exponent() as f32).exp2();
+        let [q, k, v] = operands.map(|operand| views(self.client, operand));
+        let scales = |scales: &Tensor<4>| layout(scales, chunk(scales));
+        // SAFETY: operands were made by `quantize_operand`, which sizes their buffers: rows are multiples of 32 bytes, and
+        // padded to whole tiles of scale factors. out and lse were checked against their buffers.
+        unsafe {
+            attend_operands_plane::launch_unchecked(
+                self.client,
+                cubes,
+                CubeDim::new_1d(blueprint.units() as u32),
+                address(blueprint.wide),
+                buffer(&q.0, chunk(&q.0)),
+                buffer(&k.0, chunk(&k.0)),
+                buffer(&v.0, chunk(&v.0)),
+                buffer(out, chunk(out)),
+                BufferArg::from_raw_parts(lse.handle.clone(), lse.capacity()),
+                self.hooks.tensors(self.client),
+                chunk_layouts([&q.0, &k.0, &v.0, out], lse),
+                ScaleLayoutsLaunch::new(scales(&q.1), scales(&k.1), scales(&v.1), factor),
+                self.sizes(),
+                self.order(),
+                self.hooks.scalars(blueprint.fault),
+                self.hooks.offsets(),
+                blueprint,
+            );
+        }
+        check_launch(
+            self.client,
+            self.caps,
+            &blueprint,
+            [&out.handle, &lse.handle],
+        )
+    }
+
+    fn scaled_blackwell(
         &self,
         operands: [&Operand; 3],
         starts: usize,

@@ -15,7 +15,7 @@ use crate::quant::{OperandFormat, ScaleRule};
 pub enum TierName {
     /// FMA, no plane operations; any backend.
     Unit,
-    /// mma.sync and cp.async, a plane a few rows; CUDA sm_80 and up.
+    /// mma.sync and cp.async, a plane a few rows; CUDA sm_80 and up, block-scaled on sm_120.
     Plane,
     /// TMA and wgmma with warp roles; CUDA sm_90.
     Hopper,
@@ -196,9 +196,20 @@ impl AttendBlueprint {
             split: self.features.split,
             parts: self.parts as u32,
             codes: self.features.codes,
+            operands: self.operand_formats(),
             page: self.features.page,
             ty: self.ptx_type(),
         }
+    }
+
+    /// Formats of q and k, and of P and v, where products take them as they are stored.
+    fn operand_formats(&self) -> Option<(OperandFormat, OperandFormat)> {
+        let values = match self.features.weights {
+            WeightFormat::Wide | WeightFormat::E4m3 => OperandFormat::Mxfp8(ScaleRule::default()),
+            WeightFormat::Nvfp4 => OperandFormat::Nvfp4 { exponent: 0 },
+            WeightFormat::Mxfp4(rule) => OperandFormat::Mxfp4(rule),
+        };
+        self.features.operands.map(|scores| (scores, values))
     }
 
     /// What matrix instructions call the dtype.

@@ -307,7 +307,7 @@ fn layouts(views: [&Tensor<4>; 4], lse: &Tensor<3>, w: usize) -> ForwardLayoutsL
 }
 
 /// Strides in units of 16 bytes.
-fn chunk_layouts(views: [&Tensor<4>; 4], lse: &Tensor<3>) -> ForwardLayoutsLaunch {
+pub(super) fn chunk_layouts(views: [&Tensor<4>; 4], lse: &Tensor<3>) -> ForwardLayoutsLaunch {
     let [q, k, v, out] = views.map(|t| layout(t, chunk(t)));
     ForwardLayoutsLaunch::new(q, k, v, out, lse_layout(lse))
 }

@@ -33,6 +33,7 @@ pub use append::*;
 pub use attend::*;
 pub use autotune::candidates;
 pub use backward::*;
+pub use block_scaled::scaled_tier;
 pub use blueprint::*;
 pub use cache_view::*;
 pub use caps::*;

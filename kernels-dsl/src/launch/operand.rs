@@ -302,8 +302,9 @@ pub fn dequantize_operand(
 /// straight from its logits ([`WeightFormat`]) and the row sum taken over what is multiplied; lse is that of this sum.
 /// Codes are decoded once, exactly, into a workspace of `dtype` and multiplied in f32 (f32: unit tier) or by matrix units in
 /// bf16 with f32 sums (bf16: plane tier where there is one): every backend computes what block-scaled matrix
-/// units would, but for the order of f32 sums. On the Blackwell tier they are multiplied as they are: bf16 out, and packed
-/// sequences and packed heads where q and k were quantized by them ([`OperandOptions`]). A NaN in a visible key weighs 0, since E2M1 has no NaN.
+/// units would, but for the order of f32 sums. On the Blackwell tier, and on the plane tier of sm_120, they are multiplied as
+/// they are: bf16 out; packed sequences and packed heads on the Blackwell tier alone, where q and k were quantized by them
+/// ([`OperandOptions`]). A NaN in a visible key weighs 0, since E2M1 has no NaN.
 ///
 /// # Errors
 /// As [`attend_forward`]; [`InvalidProblem::Format`] for operands that no instruction multiplies,
@@ -350,10 +351,12 @@ pub fn attend_operands(
             return attend_block_scaled(client, [q, k, v], dtype, weights, options);
         }
         // The fastest tier, if it takes them.
-        None => match attend_block_scaled(client, [q, k, v], dtype, weights, options) {
-            Err(Error::NotAvailable(_)) => {}
-            done => return done,
-        },
+        None | Some(TierName::Plane) => {
+            match attend_block_scaled(client, [q, k, v], dtype, weights, options) {
+                Err(Error::NotAvailable(_)) => {}
+                done => return done,
+            }
+        }
         Some(_) => {}
     }
     let [q, k, v] = [q, k, v].map(|operand| -> Result<Tensor<4>, Error> {

@@ -44,6 +44,7 @@ pub(super) fn attend() -> Vec<Entry> {
         entries.extend(of_format(feature, (scores, values)));
         entries.extend(on_planes(feature, (scores, values)));
     }
+    entries.extend(on_planes("scores_mxfp8", (MXFP8, MXFP8)));
     for (name, scores, values) in [
         ("nvfp4", NVFP4, MXFP8),
         ("mxfp4", MXFP4, MXFP8),
@@ -137,7 +138,8 @@ fn of_format(feature: &'static str, formats: (OperandFormat, OperandFormat)) -> 
     entries
 }
 
-/// The plane tier: 16 or 32 keys of a group lie in the registers of four lanes.
+/// The plane tier: 16 or 32 keys of a group lie in the registers of four lanes, or of two where products take their codes.
+/// Lengths end inside a group and at the end of one, and hide whole ones.
 fn on_planes(name: &str, formats: (OperandFormat, OperandFormat)) -> Vec<Entry> {
     let on = |detail: &str, attend: Attend| {
         let policy = Policy {
@@ -170,7 +172,13 @@ fn on_planes(name: &str, formats: (OperandFormat, OperandFormat)) -> Vec<Entry> 
         lengths_kv: Some(vec![333, 0, 47]),
         ..Attend::plain(3, (2, 2), (65, 333), (64, 64))
     };
-    entries.push(on("lengths", lengths));
+    entries.push(on("lengths", lengths.clone()));
+    entries.push(on("lengths_hidden", lengths).values(Values::HiddenNan));
+    entries.push(on("odd", Attend::plain(2, (6, 2), (193, 130), (40, 72))));
+    entries.push(on(
+        "packed_heads",
+        Attend::plain(2, (8, 2), (9, 200), (64, 64)),
+    ));
     let sequences = [(70, 70), (0, 3), (129, 40), (1, 260)];
     let varlen = Attend {
         causal: true,

@@ -11,7 +11,8 @@ use flashcube_kernels::arch::fma::{
 };
 use flashcube_kernels::arch::hopper::{attend_forward_hopper, matmul_quantized_hopper};
 use flashcube_kernels::arch::plane::{
-    MergedLayoutsCompilationArg, attend_forward_plane, attend_parts_plane, matmul_quantized_plane,
+    MergedLayoutsCompilationArg, ScaleLayoutsCompilationArg, attend_forward_plane,
+    attend_operands_plane, attend_parts_plane, matmul_quantized_plane,
 };
 use flashcube_kernels::arch::tcgen05::{attend_forward_blackwell, attend_operands_blackwell};
 use flashcube_kernels::attention::{
@@ -95,6 +96,9 @@ fn forward_unit(blueprint: AttendBlueprint, (properties, target): Device) -> Box
 fn forward_plane(blueprint: AttendBlueprint, device: Device) -> Box<dyn CubeKernel> {
     if blueprint.features.split {
         return parts_plane(blueprint, device);
+    }
+    if blueprint.features.operands.is_some() {
+        return operands_plane(blueprint, device);
     }
     let (properties, target) = device;
     Box::new(attend_forward_plane::AttendForwardPlane::new(
@@ -185,6 +189,32 @@ fn forward_blackwell(
         table_offsets(),
         blueprint,
         elem(blueprint.dtype),
+    ))
+}
+
+fn operands_plane(blueprint: AttendBlueprint, (properties, target): Device) -> Box<dyn CubeKernel> {
+    Box::new(attend_operands_plane::AttendOperandsPlane::new(
+        launch_settings(blueprint.units(), blueprint.wide),
+        properties,
+        target,
+        buffer(),
+        buffer(),
+        buffer(),
+        buffer(),
+        buffer(),
+        logit_tensors(blueprint.features),
+        forward_layouts(),
+        ScaleLayoutsCompilationArg {
+            q: layout(),
+            k: layout(),
+            v: layout(),
+            factor: (),
+        },
+        forward_sizes(),
+        tile_order(),
+        logit_scalars(),
+        table_offsets(),
+        blueprint,
     ))
 }
 

@@ -168,6 +168,21 @@ impl Blueprint {
                     ],
                 }
             }
+            Blueprint::AttendForward(blueprint)
+                if blueprint.tier == TierName::Plane && blueprint.features.operands.is_some() =>
+            {
+                // A product in FP8 is QMMA, one in FP4 OMMA.
+                let bits = blueprint.features.operands.map(OperandFormat::bits);
+                match (bits, blueprint.features.weights) {
+                    (Some(8), WeightFormat::Wide | WeightFormat::E4m3) => {
+                        &["QMMA", "LDSM", "LDGSTS", "MUFU.EX2"]
+                    }
+                    (Some(4), WeightFormat::Nvfp4 | WeightFormat::Mxfp4(_)) => {
+                        &["OMMA", "LDSM", "LDGSTS", "MUFU.EX2"]
+                    }
+                    _ => &["OMMA", "QMMA", "LDSM", "LDGSTS", "MUFU.EX2"],
+                }
+            }
             Blueprint::AttendForward(blueprint) | Blueprint::AttendDecode(blueprint)
                 if blueprint.tier == TierName::Plane =>
             {

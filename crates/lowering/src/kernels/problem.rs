@@ -4,8 +4,8 @@ use flashcube_kernels::attention::{LogitFeatures, Side};
 use flashcube_kernels::quant::{Packing, WeightTiles};
 use flashcube_kernels::{
     AttendBlueprint, AttendKey, AttendOp, Caps, DType, Instruction, MatmulKey, MatmulPolicy,
-    NotAvailable, Policy, TierName, cube_units, select_attend, select_dequantize, select_hadamard,
-    select_instruction, select_matmul, select_merge,
+    NotAvailable, Policy, cube_units, scaled_tier, select_attend, select_dequantize,
+    select_hadamard, select_instruction, select_matmul, select_merge,
 };
 
 use super::{Blueprint, DataKernel};
@@ -169,11 +169,11 @@ impl AttendProblem {
         };
         // As `attend_operands` does: operands as they are on the tier that takes them, else decoded.
         if self.features.operands.is_some() {
-            let blackwell = Policy {
-                tier: Some(TierName::Blackwell),
+            let scaled = Policy {
+                tier: Some(scaled_tier(caps)),
                 ..self.policy
             };
-            if let Ok(blueprint) = select_attend(&key, caps, &blackwell) {
+            if let Ok(blueprint) = select_attend(&key, caps, &scaled) {
                 return Ok(blueprint);
             }
         }

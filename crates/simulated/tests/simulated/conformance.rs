@@ -45,6 +45,12 @@ pub(crate) const TESTS: &[Named] = &[
     ("block_scaled_blackwell_on_sm_103a", || {
         all_pass(Arch::Sm103a, Schedule::Latest, &BLOCK_SCALED[..1]);
     }),
+    ("block_scaled_planes_on_sm_120a", || {
+        all_pass(Arch::Sm120a, Schedule::Latest, &SCALED_PLANES);
+    }),
+    ("block_scaled_planes_at_random_moments", || {
+        all_pass(Arch::Sm120a, Schedule::Random(1), &SCALED_PLANES[..1]);
+    }),
     ("blackwell_forward_on_sm_103a", || {
         all_pass(Arch::Sm103a, Schedule::Latest, &BLACKWELL);
     }),
@@ -104,6 +110,17 @@ const BLOCK_SCALED: [&str; 3] = [
     "attend_operands/blackwell/nvfp4_p_d64/bf16",
     "attend_operands/blackwell/nvfp4_causal/bf16",
     "attend_operands/blackwell/mxfp8_d64/bf16",
+];
+/// P in E2M1 with scale factors of 16 and of 32 keys, in E4M3; values behind lengths, bands.
+const SCALED_PLANES: [&str; 8] = [
+    "attend_operands/plane/nvfp4_d64/bf16",
+    "attend_operands/plane/nvfp4_lengths/bf16",
+    "attend_operands/plane/mxfp4_d128/bf16",
+    "attend_operands/plane/mxfp8_causal/bf16",
+    "attend_operands/plane/mxfp8_few_keys/bf16",
+    "attend_operands/plane/scores_mxfp8_lengths_hidden/bf16",
+    "attend_operands/plane/nvfp4_packed_heads/bf16",
+    "attend_operands/plane/mxfp4_odd/bf16",
 ];
 /// Problems of the Blackwell tier that every run takes: tails, bands, lengths, packed sequences and heads, hooks and head
 /// dimensions, one of each kernel that differs.

@@ -22,6 +22,14 @@ pub(crate) const TESTS: &[Named] = &[
     ("faults_of_weights_in_four_bits_are_found", || {
         all_found(Arch::Sm100a, FOUR_BITS, "tcgen05.mma", four_bit_plants());
     }),
+    ("faults_of_block_scaled_planes_are_found", || {
+        all_found(
+            Arch::Sm120a,
+            SCALED_PLANE,
+            "block_scale",
+            scaled_plane_plants(),
+        );
+    }),
     ("faults_of_parts_that_meet_are_found", || {
         all_found(Arch::Sm80, PARTS, "atom", meeting_plants());
     }),
@@ -35,6 +43,9 @@ const BLOCK_SCALED: &str = "attend_operands/blackwell/nvfp4_d64/bf16";
 
 /// The same in NVFP4 throughout.
 const FOUR_BITS: &str = "attend_operands/blackwell/nvfp4_p_d64/bf16";
+
+/// Scores in NVFP4, weights and values in MXFP8, by mma.sync.
+const SCALED_PLANE: &str = "attend_operands/plane/mxfp8_lengths/bf16";
 
 /// 32 parts of a tile, four a cube, which eight cubes merge.
 const PARTS: &str = "attend_decode/plane/n32_q1xkv700/bf16";
@@ -155,6 +166,47 @@ fn block_scaled_plants() -> Vec<Plant> {
             every,
             with(", 16896;", ", 16384;"),
             &["MemoryOwned", "Mbarrier"],
+        ),
+    ]
+}
+
+/// Two steps of 32 values share a word of scale factors.
+fn scaled_plane_plants() -> Vec<Plant> {
+    vec![
+        plant(
+            "scale factors of 32 values for those of the next",
+            "one, {0, 0}",
+            every,
+            with("{1, 0};", "{0, 0};"),
+            &["Numbers"],
+        ),
+        plant(
+            "halves of a step of values swapped",
+            "one, {0, 0}",
+            every,
+            with("{b0, b1}", "{b1, b0}"),
+            &["Numbers"],
+        ),
+        plant(
+            "scale factors of other keys",
+            "scale1, [",
+            every,
+            with("+32]", "+0]"),
+            &["Numbers"],
+        ),
+        plant(
+            "scale factors of queries 32 rows on",
+            "q_scale0, [",
+            every,
+            with("+0]", "+4]"),
+            &["Numbers"],
+        ),
+        plant(
+            "waits for copies",
+            "cp.async.wait_group",
+            every,
+            dropped(),
+            &["MemoryOwned", "Race", "Uninitialised"],
         ),
     ]
 }

@@ -12,7 +12,10 @@ use crate::Named;
 
 pub(crate) const TESTS: &[Named] = &[(
     "values_behind_a_length_stay_out_of_block_scaled_products",
-    hidden_values,
+    || {
+        hidden_values(Arch::Sm100a, TierName::Blackwell, "and.b32 x");
+        hidden_values(Arch::Sm120a, TierName::Plane, "and.b32 scale");
+    },
 )];
 
 /// Two batch entries, a query head on a key head, 40 queries, 200 keys.
@@ -22,9 +25,9 @@ const LENGTHS: [usize; 2] = [47, 129];
 const BEHIND: [usize; 2] = [64, 160];
 
 /// Values with NaN in groups that no query sees, quantized whole, give the same bits as zeros there; without the mask on
-/// their scale factors they do not.
-fn hidden_values() {
-    let gpu = Simulated::open(Options::new(Arch::Sm100a)).unwrap();
+/// their scale factors, an instruction `mask`, they do not.
+fn hidden_values(arch: Arch, tier: TierName, mask: &'static str) {
+    let gpu = Simulated::open(Options::new(arch)).unwrap();
     let formats = [
         OperandFormat::Nvfp4 { exponent: 0 },
         OperandFormat::Mxfp4(ScaleRule::Ceil),
@@ -32,20 +35,20 @@ fn hidden_values() {
     ];
     for format in formats {
         let (zeros, nan) = (
-            attended(&gpu, format, 0.0),
-            attended(&gpu, format, f32::NAN),
+            attended(&gpu, tier, format, 0.0),
+            attended(&gpu, tier, format, f32::NAN),
         );
         assert!(zeros.iter().any(|&byte| byte != 0));
         assert!(zeros == nan, "{format:?}");
     }
-    let edit: Edit = Box::new(|ptx| ptx.replace("and.b32 x", "// and.b32 x"));
+    let edit: Edit = Box::new(move |ptx| ptx.replace(mask, &format!("// {mask}")));
     let gpu = Simulated::open(Options {
         edit: Some(edit),
-        ..Options::new(Arch::Sm100a)
+        ..Options::new(arch)
     });
     let gpu = gpu.unwrap();
     let [nvfp4, ..] = formats;
-    assert!(attended(&gpu, nvfp4, 0.0) != attended(&gpu, nvfp4, f32::NAN));
+    assert!(attended(&gpu, tier, nvfp4, 0.0) != attended(&gpu, tier, nvfp4, f32::NAN));
 }
 
 /// Values that are `hidden` behind the lengths.
@@ -64,7 +67,7 @@ fn tensor(client: &Client, shape: [usize; 4], hidden: f32) -> Tensor<4> {
 }
 
 /// Bytes of the outputs.
-fn attended(gpu: &Simulated, format: OperandFormat, hidden: f32) -> Vec<u8> {
+fn attended(gpu: &Simulated, tier: TierName, format: OperandFormat, hidden: f32) -> Vec<u8> {
     let client = &gpu.client;
     let rows = OperandOptions::rows(OperandFormat::Nvfp4 { exponent: 0 });
     let columns = OperandOptions::columns(format);
@@ -78,7 +81,7 @@ fn attended(gpu: &Simulated, format: OperandFormat, hidden: f32) -> Vec<u8> {
     let options = AttendOptions {
         lengths_kv: Some(&LENGTHS),
         policy: Policy {
-            tier: Some(TierName::Blackwell),
+            tier: Some(tier),
             ..Policy::default()
         },
         ..AttendOptions::default()

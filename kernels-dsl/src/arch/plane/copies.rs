@@ -10,7 +10,24 @@ use crate::tile::Layout;
 /// [`PlaneShape`](super::PlaneShape).
 #[cube]
 pub(super) fn shared_chunk(smem: u32, row: u32, chunk: u32, #[comptime] row_bytes: u32) -> u32 {
-    smem + row * row_bytes + (chunk ^ (row % 8u32)) * 16u32
+    shared_chunk_apart(smem, row, chunk, row_bytes, 2u32)
+}
+
+/// The same of a tile whose rows ldmatrix reads in the order of [`CopyShape::flip`].
+#[cube]
+fn shared_chunk_apart(
+    smem: u32,
+    row: u32,
+    chunk: u32,
+    #[comptime] row_bytes: u32,
+    #[comptime] apart: u32,
+) -> u32 {
+    let flip = if comptime!(apart == 2) {
+        row % 8u32
+    } else {
+        row / apart % 4u32 * 2u32 + row % 2u32
+    };
+    smem + row * row_bytes + (chunk ^ flip) * 16u32
 }
 
 /// Number of this unit among those that work on the same part of a tile.
@@ -68,7 +85,13 @@ impl CopySource {
         let first = ptx::global_addr::<Vector<u32, Const<4>>>(&data[head]);
         CopySource {
             from: first + place as u64 * row_bytes + chunk as u64 * 16u64,
-            to: shared_chunk(smem, row, chunk, comptime!(copy.row_bytes)),
+            to: shared_chunk_apart(
+                smem,
+                row,
+                chunk,
+                comptime!(copy.row_bytes),
+                comptime!(copy.apart),
+            ),
             step: row_bytes,
             page_step: layout.batch as u64 * 16u64,
             row,
@@ -108,6 +131,14 @@ impl CopySource {
                 let from = self.from + (j * block) as u64 * self.step;
                 self.copy_rows(to, from, end as i32 - row as i32, ragged, copy);
             }
+        }
+    }
+
+    /// Starts copying columns from byte `first` on of all rows to the stage `offset` bytes on.
+    fn columns(&self, first: u32, offset: u32, #[comptime] copy: CopyShape) {
+        if self.active {
+            let from = self.from + first as u64;
+            self.copy_rows(self.to + offset, from, 0i32.runtime(), false, copy);
         }
     }
 
@@ -208,13 +239,23 @@ impl<'a> PlaneCtx<'a> {
         let copy = comptime!(self.shape.k_copy());
         self.k
             .start(&self.pages, j, offset, self.len_kv, ragged, copy);
+        if comptime!(self.shape.operands.is_some()) {
+            self.copy_key_scales(j);
+        }
     }
     /// Block `j` of V. Rows past the length become zeros: 0 * NaN is NaN.
     pub(super) fn copy_values(&self, j: u32, #[comptime] ragged: bool) {
         let offset = self.stage(j) * comptime!(self.shape.v_bytes());
         let copy = comptime!(self.shape.v_copy());
-        self.v
-            .start(&self.pages, j, offset, self.len_kv, ragged, copy);
+        if comptime!(self.shape.operands.is_some()) {
+            // Keys past the length are masked by their scale factors.
+            let span = comptime!(self.shape.block * self.shape.weight_bits() / 8);
+            self.v.columns(j * span, offset, copy);
+            self.copy_value_scales(j);
+        } else {
+            self.v
+                .start(&self.pages, j, offset, self.len_kv, ragged, copy);
+        }
     }
     /// Stage of block `j`.
     pub(super) fn stage(&self, j: u32) -> u32 {

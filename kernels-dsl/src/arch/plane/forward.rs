@@ -6,10 +6,10 @@ use cubecl::prelude::*;
 
 use super::copies::CopySource;
 use super::store::{store_part, store_rows};
-use super::{MmaFragment, MmaProbs, MmaRegs, PlaneShape, ptx};
+use super::{MmaFragment, MmaProbs, MmaRegs, PlaneShape, ScaleSource, block_scaled, ptx};
 use crate::arch::hopper::{Bank, Binary, ptx as shared};
 use crate::attention::{
-    AsValues, CodeScales, Finished, KeyPages, Roles, ScaledBy, Segments, Tier, TileCoords,
+    CodeScales, Encode, Finished, KeyPages, Roles, ScaledBy, Segments, Tier, TileCoords,
 };
 use crate::tile::{Fragment, InPlace, Layout, Product, ProductMode};
 
@@ -38,6 +38,14 @@ pub struct PlaneCtx<'a> {
     pub k_scales: ComptimeOption<CodeScales<'a>>,
     /// See `k_scales`.
     pub v_scales: ComptimeOption<CodeScales<'a>>,
+    /// Where scale factors of block-scaled queries lie, in units of 16 bytes, rows being tiles of 128.
+    pub q_scales: &'a Layout,
+    /// What O is multiplied by: the inverse of the factor of block-scaled values.
+    pub factor: f32,
+    /// Scale factors of the tile's keys.
+    pub k_scale: ScaleSource,
+    /// Those of its values.
+    pub v_scale: ScaleSource,
     /// Block that is worked on.
     pub block: u32,
     /// Shared address of the query tile.
@@ -122,7 +130,11 @@ impl<'a, NS: Size> Product for MmaScores<'a, NS> {
     ) {
         let shape = comptime!(ctx.shape);
         let stage = ctx.stage(j) * comptime!(shape.k_bytes());
-        acc.v = ptx::scores::<NS>(ctx.q_at, ctx.k_at + stage, ctx.k_half_at + stage, shape);
+        if comptime!(shape.operands.is_some()) {
+            acc.v = block_scaled::scores::<NS>(&*ctx, j);
+        } else {
+            acc.v = ptx::scores::<NS>(ctx.q_at, ctx.k_at + stage, ctx.k_half_at + stage, shape);
+        }
         if comptime!(shape.codes.is_some()) {
             scale_columns::<NS>(&*ctx, &ctx.k_scales, j, acc);
         }
@@ -162,7 +174,11 @@ impl<'a, NP: Size> Product for MmaValues<'a, NP> {
     ) {
         let shape = comptime!(ctx.shape);
         let stage = ctx.stage(j) * comptime!(shape.v_bytes());
-        ptx::values::<NP>(p.v, ctx.v_at + stage, shape);
+        if comptime!(shape.operands.is_some()) {
+            block_scaled::values::<NP>(&*ctx, p.v, j);
+        } else {
+            ptx::values::<NP>(p.v, ctx.v_at + stage, shape);
+        }
     }
     fn wait(
         _ctx: &mut PlaneCtx<'a>,
@@ -229,15 +245,16 @@ pub(super) fn scale_of(
     }
 }
 
-/// The plane tier; NS and NP are the powers of two above a unit's scores and words of P.
-pub struct Plane<'a, NS, NP>(PhantomData<(&'a (), NS, NP)>);
+/// The plane tier; NS and NP are the powers of two above a unit's scores and words of P, E says where weights go that are
+/// encoded.
+pub struct Plane<'a, NS, NP, E>(PhantomData<(&'a (), NS, NP, E)>);
 
 #[cube]
-impl<'a, NS: Size, NP: Size> Tier for Plane<'a, NS, NP> {
+impl<'a, NS: Size, NP: Size, E: Encode<Scores = MmaFragment<NS>>> Tier for Plane<'a, NS, NP, E> {
     type Ctx = PlaneCtx<'a>;
     type Exp = Binary;
     type Scores = MmaFragment<NS>;
-    type Encode = AsValues<MmaFragment<NS>>;
+    type Encode = E;
     type Probs = MmaProbs<NP>;
     type Acc = Bank;
     type ScoreProduct = MmaScores<'a, NS>;
@@ -254,9 +271,10 @@ impl<'a, NS: Size, NP: Size> Tier for Plane<'a, NS, NP> {
         MmaRegs::<NS> {
             v: Vector::<f32, NS>::zeroed(),
             row: ctx.unit_row(),
-            col: UNIT_POS % 4u32 * 2u32,
+            col: UNIT_POS % 4u32 * comptime!(ctx.shape.apart()),
             m_tiles: comptime!(ctx.shape.m_tiles()),
             n_tiles: comptime!(ctx.shape.block / 8),
+            apart: comptime!(ctx.shape.apart()),
         }
     }
     fn probs(_ctx: &PlaneCtx<'a>) -> MmaProbs<NP> {
@@ -282,6 +300,9 @@ impl<'a, NS: Size, NP: Size> Tier for Plane<'a, NS, NP> {
             ptx::store_words(ctx.place() + 16u32, at.len_q, at.rows_q, 0u32, 0u32);
         }
         if range.start < range.end {
+            if comptime!(shape.operands.is_some()) {
+                block_scaled::load_query_scales(&*ctx, at);
+            }
             ctx.copy_queries(at);
             ctx.copy_keys(ctx.first, true);
             if comptime!(shape.stages > 1) {
@@ -350,11 +371,15 @@ impl<'a, NS: Size, NP: Size> Tier for Plane<'a, NS, NP> {
             // Those of heads wait for the epilogue: P keeps its range.
             scale_columns::<NS>(&*ctx, &ctx.v_scales, ctx.block, s);
         }
-        #[unroll]
-        for w in 0..comptime!(ctx.shape.score_registers() as usize / 2) {
-            let lo = s.v.extract(comptime!(2 * w));
-            let hi = s.v.extract(comptime!(2 * w + 1));
-            p.v.insert(w, shared::pack2(lo, hi, comptime!(ctx.shape.ty)));
+        if comptime!(ctx.shape.operands.is_some()) {
+            block_scaled::pack::<NS, NP>(&*s, p, comptime!(ctx.shape));
+        } else {
+            #[unroll]
+            for w in 0..comptime!(ctx.shape.score_registers() as usize / 2) {
+                let lo = s.v.extract(comptime!(2 * w));
+                let hi = s.v.extract(comptime!(2 * w + 1));
+                p.v.insert(w, shared::pack2(lo, hi, comptime!(ctx.shape.ty)));
+            }
         }
     }
     fn rescale(ctx: &mut PlaneCtx<'a>, _acc: &mut Bank, factors: &Array<f32>) {

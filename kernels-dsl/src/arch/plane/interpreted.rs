@@ -240,6 +240,7 @@ fn shapes() -> Vec<PlaneShape> {
             split: false,
             parts: 1,
             codes: None,
+            operands: None,
             page: None,
             ty: "bf16",
         })
@@ -279,7 +280,7 @@ fn scores_are_the_product_of_queries_and_keys() {
             registers.insert("%0".into(), q);
             for (i, address) in [
                 q,
-                keys + keys_address(lane, k_row),
+                keys + keys_address(lane, k_row, 2),
                 keys + half_keys_address(lane, k_row),
             ]
             .into_iter()

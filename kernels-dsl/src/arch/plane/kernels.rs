@@ -4,11 +4,15 @@ use cubecl::prelude::*;
 
 use super::copies::CopySource;
 use super::operands::{code_rows_address, half_keys_address, keys_address, rows_address};
-use super::{MergedLayouts, Plane, PlaneCtx, PlaneShape, merge_parts, ptx};
+use super::{
+    MergedLayouts, MmaCodes, MmaFragment, Plane, PlaneCtx, ScaleLayouts, ScaleSource, block_scaled,
+    merge_parts, ptx,
+};
 use crate::arch::fma::{ForwardLayouts, ForwardSizes};
 use crate::arch::hopper::ptx as shared;
 use crate::attention::*;
 use crate::launch::AttendBlueprint;
+use crate::tile::Layout;
 
 /// `attend_forward` on the plane tier: cube = one tile of query rows of one (batch, head).
 ///
@@ -30,12 +34,58 @@ pub fn attend_forward_plane(
 ) {
     let size!(NS) =
         comptime!((blueprint.plane_shape().score_registers() as usize).next_power_of_two());
-    let size!(NP) =
-        comptime!((blueprint.plane_shape().score_registers() as usize / 2).next_power_of_two());
+    let size!(NP) = comptime!((blueprint.plane_shape().prob_words() as usize).next_power_of_two());
     if CUBE_POS < sizes.total {
         let position = CUBE_POS as u32;
-        run_plane::<NS, NP>(
-            q, k, v, out, lse, tensors, layouts, sizes, order, scalars, offsets, position,
+        // There are no scale factors: nothing reads where they would lie.
+        let one = 1.0f32.runtime();
+        run_plane::<NS, NP, AsValues<MmaFragment<NS>>>(
+            q, k, v, out, lse, tensors, layouts, &layouts.q, &layouts.k, &layouts.v, one, sizes,
+            order, scalars, offsets, position, blueprint,
+        );
+    }
+}
+
+/// `attend_operands` on the plane tier of sm_120: q, k and v are codes of block-scaled operands, 16 bytes a vector, with
+/// their scale factors in the same buffers; out is bf16.
+#[cube(launch_unchecked, address_type = "dynamic")]
+pub fn attend_operands_plane(
+    q: &[Vector<u32, Const<4>>],
+    k: &[Vector<u32, Const<4>>],
+    v: &[Vector<u32, Const<4>>],
+    out: &mut [Vector<u32, Const<4>>],
+    lse: &mut [f32],
+    tensors: &LogitTensors,
+    layouts: &ForwardLayouts,
+    scales: &ScaleLayouts,
+    sizes: &ForwardSizes,
+    order: &TileOrder,
+    scalars: &LogitScalars,
+    offsets: &TableOffsets,
+    #[comptime] blueprint: AttendBlueprint,
+) {
+    let size!(NS) =
+        comptime!((blueprint.plane_shape().score_registers() as usize).next_power_of_two());
+    let size!(NP) = comptime!((blueprint.plane_shape().prob_words() as usize).next_power_of_two());
+    if CUBE_POS < sizes.total {
+        let position = CUBE_POS as u32;
+        run_plane::<NS, NP, MmaCodes<NS>>(
+            q,
+            k,
+            v,
+            out,
+            lse,
+            tensors,
+            layouts,
+            &scales.q,
+            &scales.k,
+            &scales.v,
+            scales.factor,
+            sizes,
+            order,
+            scalars,
+            offsets,
+            position,
             blueprint,
         );
     }
@@ -69,8 +119,7 @@ pub fn attend_parts_plane<E: Float>(
 ) {
     let size!(NS) =
         comptime!((blueprint.plane_shape().score_registers() as usize).next_power_of_two());
-    let size!(NP) =
-        comptime!((blueprint.plane_shape().score_registers() as usize / 2).next_power_of_two());
+    let size!(NP) = comptime!((blueprint.plane_shape().prob_words() as usize).next_power_of_two());
     let each = comptime!(blueprint.parts as u32);
     let cube = CUBE_POS as u32;
     if CUBE_POS * comptime!(blueprint.parts) < sizes.total {
@@ -78,16 +127,18 @@ pub fn attend_parts_plane<E: Float>(
         if comptime!(each > 1) {
             position = cube * each + UNIT_POS / 32u32;
         }
-        let mut ctx = run_plane::<NS, NP>(
-            q, k, v, parts, part_lses, tensors, layouts, sizes, order, scalars, offsets, position,
-            blueprint,
+        // There are no scale factors: nothing reads where they would lie.
+        let one = 1.0f32.runtime();
+        let mut ctx = run_plane::<NS, NP, AsValues<MmaFragment<NS>>>(
+            q, k, v, parts, part_lses, tensors, layouts, &layouts.q, &layouts.k, &layouts.v, one,
+            sizes, order, scalars, offsets, position, blueprint,
         );
         merge_parts::<E>(&mut ctx, out, lse, arrivals, merged, scalars.splits);
     }
 }
 
 #[cube]
-fn run_plane<'a, NS: Size, NP: Size>(
+fn run_plane<'a, NS: Size, NP: Size, E: Encode<Scores = MmaFragment<NS>>>(
     q: &'a [Vector<u32, Const<4>>],
     k: &[Vector<u32, Const<4>>],
     v: &[Vector<u32, Const<4>>],
@@ -95,6 +146,10 @@ fn run_plane<'a, NS: Size, NP: Size>(
     lse: &'a mut [f32],
     tensors: &'a LogitTensors,
     layouts: &'a ForwardLayouts,
+    q_scales: &'a Layout,
+    k_scales: &Layout,
+    v_scales: &Layout,
+    factor: f32,
     sizes: &ForwardSizes,
     order: &TileOrder,
     scalars: &'a LogitScalars,
@@ -134,13 +189,18 @@ fn run_plane<'a, NS: Size, NP: Size>(
     let k_smem = smem + comptime!(shape.q_bytes());
     let v_smem = k_smem + comptime!(shape.stages * shape.k_bytes());
     let lane = UNIT_POS % 32u32;
-    let q_row = comptime!(PlaneShape::row_bytes(shape.d));
+    let q_row = comptime!(shape.q_row());
     let k_row = comptime!(shape.k_row());
     let coded = comptime!(shape.codes.is_some());
     let q_lane = if comptime!(coded) {
         code_rows_address(lane, q_row)
     } else {
         rows_address(lane, q_row)
+    };
+    let v_lane = if comptime!(shape.operands.is_some()) {
+        keys_address(lane, comptime!(shape.v_row()), 2u32)
+    } else {
+        rows_address(lane, comptime!(shape.v_row()))
     };
     let head_kv = at.head / sizes.group;
     let plane_row = plane * comptime!(shape.plane_rows());
@@ -182,9 +242,27 @@ fn run_plane<'a, NS: Size, NP: Size>(
         k_scales: scales(tensors, offsets, head_kv, false, coded),
         v_scales: scales(tensors, offsets, head_kv, true, coded),
         q_at: smem + plane_row * q_row + q_lane,
-        k_at: k_smem + keys_address(lane, k_row),
+        k_at: k_smem + keys_address(lane, k_row, comptime!(shape.apart())),
         k_half_at: k_smem + half_keys_address(lane, k_row),
-        v_at: v_smem + rows_address(lane, comptime!(shape.v_row())),
+        v_at: v_smem + v_lane,
+        q_scales,
+        factor,
+        k_scale: scale_source(
+            k,
+            k_scales,
+            &at,
+            head_kv,
+            k_smem + comptime!(shape.k_codes()),
+            comptime!(shape.operands.is_some()),
+        ),
+        v_scale: scale_source(
+            v,
+            v_scales,
+            &at,
+            head_kv,
+            v_smem + comptime!(shape.v_codes()),
+            comptime!(shape.operands.is_some()),
+        ),
         block: 0u32,
         start: 0u32,
         first: 0u32,
@@ -194,7 +272,10 @@ fn run_plane<'a, NS: Size, NP: Size>(
     };
     shared::bank_declare(comptime!(shape.acc_registers()));
     ptx::declare_queries(shape);
-    attend_tile::<Plane<'a, NS, NP>>(
+    if comptime!(shape.operands.is_some()) {
+        block_scaled::declare_query_scales(shape);
+    }
+    attend_tile::<Plane<'a, NS, NP, E>>(
         &mut ctx,
         &at,
         &range,
@@ -218,5 +299,26 @@ fn scales<'a>(
         ComptimeOption::new_Some(CodeScales::<'a>::new(tensors, offsets, head, values))
     } else {
         ComptimeOption::new_None()
+    }
+}
+
+/// Where a head's scale factors come from, where products take them.
+#[cube]
+fn scale_source(
+    data: &[Vector<u32, Const<4>>],
+    layout: &Layout,
+    at: &TileCoords,
+    head: u32,
+    to: u32,
+    #[comptime] scaled: bool,
+) -> ScaleSource {
+    if comptime!(scaled) {
+        ScaleSource::new(data, layout, at.batch, head, to)
+    } else {
+        ScaleSource {
+            from: 0u64.runtime(),
+            step: 0u64.runtime(),
+            to,
+        }
     }
 }

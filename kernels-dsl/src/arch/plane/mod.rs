@@ -3,6 +3,7 @@
 //! scores' registers reused as P. All units play every role.
 
 mod arrivals;
+mod block_scaled;
 mod codes;
 mod copies;
 mod forward;
@@ -17,6 +18,9 @@ mod ptx;
 mod shape;
 mod store;
 
+pub use block_scaled::{
+    MmaCodes, ScaleLayouts, ScaleLayoutsCompilationArg, ScaleLayoutsLaunch, ScaleSource,
+};
 pub use forward::*;
 pub use kernels::*;
 pub use matmul::*;

@@ -22,6 +22,9 @@ pub struct MmaRegs<NS: Size> {
     /// 8-column tiles.
     #[cube(comptime)]
     pub n_tiles: u32,
+    /// Columns from this thread's to the next one's; see [`PlaneShape::apart`](super::PlaneShape::apart).
+    #[cube(comptime)]
+    pub apart: u32,
 }
 
 /// The fragment of [`MmaRegs`].
@@ -54,8 +57,8 @@ impl<NS: Size> Fragment for MmaFragment<NS> {
     fn first_col(f: &MmaRegs<NS>) -> u32 {
         f.col
     }
-    fn col_step(_f: &MmaRegs<NS>, #[comptime] c: usize) -> comptime_type!(u32) {
-        (8 * (c / 2) + c % 2) as u32
+    fn col_step(f: &MmaRegs<NS>, #[comptime] c: usize) -> comptime_type!(u32) {
+        comptime!(key_of(f.apart, 8 * (c as u32 / 2)) + c as u32 % 2)
     }
     fn reduce_max(x: f32) -> f32 {
         let y = x.max(ptx::shuffle_xor(x, 1u32));
@@ -83,10 +86,18 @@ pub(super) fn rows_address(lane: u32, #[comptime] row_bytes: u32) -> u32 {
     lane % 16u32 * row_bytes + ((lane / 16u32) ^ (lane % 8u32)) * 16u32
 }
 
-/// The same for K: matrices of keys 0-7 in two chunks, then of keys 8-15.
+/// Key that column `column`, an even one of the first unit of four, stands for, where neighbouring units' keys lie `apart`
+/// apart.
+pub(super) fn key_of(apart: u32, column: u32) -> u32 {
+    let (n, per) = (column / 8, apart / 2);
+    n / per * 4 * apart + n % per * 2
+}
+
+/// The same for K: matrices of the keys of 8 columns in two chunks, then of those of the next 8.
 #[cube]
-pub(super) fn keys_address(lane: u32, #[comptime] row_bytes: u32) -> u32 {
-    (lane / 16u32 * 8u32 + lane % 8u32) * row_bytes + ((lane / 8u32 % 2u32) ^ (lane % 8u32)) * 16u32
+pub(super) fn keys_address(lane: u32, #[comptime] row_bytes: u32, #[comptime] apart: u32) -> u32 {
+    let key = lane / 16u32 * comptime!(key_of(apart, 8)) + lane % 8u32 / 2u32 * apart + lane % 2u32;
+    key * row_bytes + ((lane / 8u32 % 2u32) ^ (lane % 8u32)) * 16u32
 }
 
 /// The same for a step of half the depth: matrices of keys 0-7 and 8-15 in one chunk.

@@ -52,7 +52,7 @@ fn copy_text(copy: CopyShape, ragged: bool) -> String {
         } else {
             ""
         };
-        let to = format!("[to{}+{}]", row % 8, row * copy.row_bytes);
+        let to = format!("[to{}+{}]", copy.flip(row), row * copy.row_bytes);
         s += &format!("cp.async.cg.shared.global.L2::128B {to}, [from], 16{size};\n");
     }
     s
@@ -111,13 +111,13 @@ pub(super) fn mma(k: u32, ty: &str, d: &str, a: &str, b: &str, c: &str) -> Strin
 
 /// Columns of step `step` over d: 16, or the 8 that are left.
 fn depth(shape: PlaneShape, step: u32) -> u32 {
-    (shape.d - 16 * step).min(16)
+    (shape.q_places() - 16 * step).min(16)
 }
 
 /// Every query fragment of the plane, from the address that this lane gives ldmatrix.
 pub(super) fn queries_text(shape: PlaneShape) -> String {
     let mut s = flips("q", "%0");
-    for step in 0..shape.d.div_ceil(16) {
+    for step in 0..shape.q_places().div_ceil(16) {
         for m in 0..shape.m_tiles() {
             s += &query_load(shape, "q_frag", 4 * (step * shape.m_tiles() + m), step, m);
         }
@@ -127,8 +127,8 @@ pub(super) fn queries_text(shape: PlaneShape) -> String {
 
 /// Loads the query fragment of step `step` and 16-row tile `m` into registers `name{first}..`: by
 /// ldmatrix, or as [`codes`](super::codes) has them.
-fn query_load(shape: PlaneShape, name: &str, first: u32, step: u32, m: u32) -> String {
-    let row = PlaneShape::row_bytes(shape.d);
+pub(super) fn query_load(shape: PlaneShape, name: &str, first: u32, step: u32, m: u32) -> String {
+    let row = shape.q_row();
     if shape.codes.is_some() {
         return codes::query_load(name, first, step, m * 16 * row, row);
     }

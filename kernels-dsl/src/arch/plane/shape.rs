@@ -1,6 +1,9 @@
 //! Comptime shape of the plane tier's kernel: who computes and copies what, and where it lies.
 
+use super::block_scaled::SCALE_BYTES;
+use super::operands::key_of;
 use crate::attention::ScaledBy;
+use crate::quant::{OperandFormat, SCALE_ROWS};
 
 /// Units of a plane.
 const PLANE: u32 = 32;
@@ -38,6 +41,8 @@ pub struct PlaneShape {
     /// K and V are E4M3 codes, two to each place of a 16-bit element: the tiles of K and V are those
     /// of half the width, and are decoded on the way to mma.
     pub codes: Option<ScaledBy>,
+    /// Formats of q and k, and of P and v, where products take block-scaled operands as they are stored.
+    pub operands: Option<(OperandFormat, OperandFormat)>,
     /// Rows of a page of the cache.
     pub page: Option<u32>,
     /// "bf16" or "f16".
@@ -81,10 +86,12 @@ impl PlaneShape {
     /// Registers of a unit's query fragments, where the tile leaves room to keep them: K alone is
     /// then read from shared memory for the scores.
     pub fn query_registers(self) -> u32 {
-        let words = self.m_tiles() * self.d.div_ceil(16) * 4;
+        let words = self.m_tiles() * self.q_places().div_ceil(16) * 4;
         // A lone plane's copies, of which it makes all, want registers for addresses.
         let room = if self.planes() < 4 { 96 } else { 176 };
-        if self.score_registers() + self.acc_registers() + words <= room {
+        // Their scale factors are kept anyway.
+        let scales = self.m_tiles() * self.score_tiles();
+        if self.score_registers() + self.acc_registers() + words + scales <= room {
             words
         } else {
             0
@@ -101,14 +108,81 @@ impl PlaneShape {
     }
     /// Bytes of the query tile, which later holds the output tile.
     pub fn q_bytes(self) -> u32 {
-        self.rows * Self::row_bytes(self.d.max(self.d_v))
+        self.rows * self.q_row().max(Self::row_bytes(self.d_v))
     }
     /// Places of 16 bits in a row of K or V that is `width` elements wide.
     pub fn places(self, width: u32) -> u32 {
-        match self.codes {
-            Some(_) => width / 2,
-            None => width,
+        match (self.codes, self.operands) {
+            (Some(_), _) => width / 2,
+            (None, Some((scores, _))) => {
+                let bits = scores.bits() as u32;
+                width.next_multiple_of(256 / bits) * bits / 16
+            }
+            (None, None) => width,
         }
+    }
+    /// The same in a row of Q.
+    pub fn q_places(self) -> u32 {
+        match self.operands {
+            Some(_) => self.places(self.d),
+            None => self.d,
+        }
+    }
+    /// Bytes of a row of Q in shared memory.
+    pub fn q_row(self) -> u32 {
+        Self::row_bytes(self.q_places())
+    }
+    /// Places and rows of a tile of V: block-scaled ones have a row for each column.
+    fn v_tile(self) -> (u32, u32) {
+        match self.operands {
+            Some((_, values)) => (self.block * values.bits() as u32 / 16, self.d_v),
+            None => (self.places(self.d_v), self.block),
+        }
+    }
+    /// Keys from those of one unit of four to those of the next: what a word of P holds.
+    pub fn apart(self) -> u32 {
+        match self.operands {
+            Some((_, values)) => 32 / values.bits() as u32,
+            None => 2,
+        }
+    }
+    /// Key that column `column` of a block stands for.
+    pub fn key_of(self, column: u32) -> u32 {
+        key_of(self.apart(), column)
+    }
+    /// Tiles of scale factors of a block of keys.
+    pub fn score_tiles(self) -> u32 {
+        let quad = |(scores, _): (OperandFormat, OperandFormat)| scores.quad() as u32;
+        self.operands.map_or(0, |o| self.d.div_ceil(quad(o)))
+    }
+    /// Tiles of scale factors of a block of values.
+    pub fn value_tiles(self) -> u32 {
+        let rows = SCALE_ROWS as u32;
+        self.operands.map_or(0, |_| self.d_v.div_ceil(rows))
+    }
+    /// Keys that share a scale factor.
+    pub fn value_group(self) -> u32 {
+        self.operands.map_or(1, |(_, values)| values.group() as u32)
+    }
+    /// Bits of a weight.
+    pub fn weight_bits(self) -> u32 {
+        self.operands.map_or(16, |(_, values)| values.bits() as u32)
+    }
+    /// Products that add up a block's values.
+    pub fn weight_steps(self) -> u32 {
+        self.block * self.weight_bits() / 256
+    }
+    /// Words of a unit's weights.
+    pub fn weight_words(self) -> u32 {
+        self.score_registers() * self.weight_bits() / 32
+    }
+    /// The same with those of scale factors.
+    pub fn prob_words(self) -> u32 {
+        let scales = match self.weight_bits() {
+            4 => self.m_tiles() * self.weight_steps(),
+            _ => 0,
+        };
+        self.weight_words() + scales
     }
     /// Bytes of a row of K in shared memory.
     pub fn k_row(self) -> u32 {
@@ -116,15 +190,23 @@ impl PlaneShape {
     }
     /// Bytes of a row of V in shared memory.
     pub fn v_row(self) -> u32 {
-        Self::row_bytes(self.places(self.d_v))
+        Self::row_bytes(self.v_tile().0)
     }
     /// Bytes of a stage of K.
     pub fn k_bytes(self) -> u32 {
+        self.k_codes() + self.score_tiles() * SCALE_BYTES
+    }
+    /// Those of its keys.
+    pub fn k_codes(self) -> u32 {
         self.block * self.k_row()
     }
     /// Bytes of a stage of V.
     pub fn v_bytes(self) -> u32 {
-        self.block * self.v_row()
+        self.v_codes() + self.value_tiles() * SCALE_BYTES
+    }
+    /// Those of its values.
+    pub fn v_codes(self) -> u32 {
+        self.v_tile().1 * self.v_row()
     }
     /// Bytes from one f32 row of a part's result to the next: its lse follows its columns.
     pub fn result_row(self) -> u32 {
@@ -154,15 +236,19 @@ impl PlaneShape {
     }
     /// How the units of a cube copy a query tile.
     pub fn q_copy(self) -> CopyShape {
-        CopyShape::new(self.d, self.rows, self.team())
+        CopyShape::new(self.q_places(), self.rows, self.team())
     }
     /// How they copy a block of K.
     pub fn k_copy(self) -> CopyShape {
-        CopyShape::new(self.places(self.d), self.block, self.team())
+        CopyShape {
+            apart: self.apart(),
+            ..CopyShape::new(self.places(self.d), self.block, self.team())
+        }
     }
     /// How they copy a block of V.
     pub fn v_copy(self) -> CopyShape {
-        CopyShape::new(self.places(self.d_v), self.block, self.team())
+        let (places, rows) = self.v_tile();
+        CopyShape::new(places, rows, self.team())
     }
     /// How the units of a plane copy their rows of the output tile.
     pub fn out_copy(self) -> CopyShape {
@@ -184,6 +270,9 @@ pub struct CopyShape {
     pub passes: u32,
     /// Bytes from row to row in shared memory.
     pub row_bytes: u32,
+    /// Of the rows that ldmatrix reads together every second one lies this far from the last: 2 where they are
+    /// neighbours.
+    pub apart: u32,
 }
 
 impl CopyShape {
@@ -200,7 +289,12 @@ impl CopyShape {
             pass_rows: units / lanes,
             passes: rows / (units / lanes),
             row_bytes: PlaneShape::row_bytes(width),
+            apart: 2,
         }
+    }
+    /// How the number of row `row`'s chunks is flipped: its place among the rows that ldmatrix reads together.
+    pub fn flip(self, row: u32) -> u32 {
+        row / self.apart % 4 * 2 + row % 2
     }
     /// Some units idle.
     pub fn partial(self) -> bool {
@@ -227,6 +321,7 @@ mod tests {
                     split: false,
                     parts: 1,
                     codes: None,
+                    operands: None,
                     page: None,
                     ty: "f16",
                 })

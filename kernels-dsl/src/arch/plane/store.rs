@@ -4,7 +4,7 @@ use cubecl::prelude::*;
 
 use super::copies::shared_chunk;
 use super::forward::scale_of;
-use super::{PlaneCtx, ptx, store_word};
+use super::{PlaneCtx, PlaneShape, ptx, store_word};
 use crate::attention::{Finished, ScaledBy, head_of, query_of};
 
 /// out rows through the shared memory of the query tile, so that they leave whole, and lse. Rows
@@ -35,7 +35,7 @@ pub(super) fn store_rows(ctx: &mut PlaneCtx<'_>, done: &Finished) {
             ctx.lse[to] = select(query < len_q, done.lse[r], ctx.neg_inf);
         }
     }
-    if comptime!(shape.d != shape.d_v) {
+    if comptime!(shape.q_row() != PlaneShape::row_bytes(shape.d_v)) {
         // Rows of another length: a plane's output covers queries of others.
         ctx.meet();
     }
@@ -102,11 +102,13 @@ pub(super) fn store_part(ctx: &mut PlaneCtx<'_>, done: &Finished) {
     }
 }
 
-/// Scale of the head's values, where they are codes with one scale.
+/// Scale of the head's values, where they are codes with one scale, or of all block-scaled ones.
 #[cube]
 fn value_scale(ctx: &PlaneCtx<'_>) -> f32 {
     if comptime!(ctx.shape.codes == Some(ScaledBy::Head)) {
         scale_of(&ctx.v_scales, &ctx.pages, 0u32.runtime(), false)
+    } else if comptime!(ctx.shape.operands.is_some()) {
+        ctx.factor
     } else {
         1.0f32.runtime()
     }

@@ -13,7 +13,7 @@ const ONES: u32 = 0x7F7F_7F7F;
 
 /// Four weights -> a word of E4M3 codes, the first in the lowest bits [9.7.9.22 cvt]. Exact: they are E4M3 values.
 #[cube]
-fn pack_e4m3(a: f32, b: f32, c: f32, d: f32) -> u32 {
+pub(in crate::arch) fn pack_e4m3(a: f32, b: f32, c: f32, d: f32) -> u32 {
     let out: u32;
     gpu_asm!("{{ .reg .b16 lo, hi; cvt.rn.satfinite.e4m3x2.f32 lo, {b}, {a}; cvt.rn.satfinite.e4m3x2.f32 hi, {d}, {c}; mov.b32 {o}, {{lo, hi}}; }}", o = out(_) out, a = in(_) val::<f32>(a), b = in(_) val::<f32>(b), c = in(_) val::<f32>(c), d = in(_) val::<f32>(d), options(pure, nomem));
     out
@@ -29,7 +29,7 @@ pub(super) fn round_e4m3(x: f32) -> f32 {
 
 /// x, an E4M3 value, as its code [9.7.9.22 cvt].
 #[cube]
-fn e4m3_of(x: f32) -> u32 {
+pub(in crate::arch) fn e4m3_of(x: f32) -> u32 {
     let out: u32;
     gpu_asm!("{{ .reg .b16 code; cvt.rn.satfinite.e4m3x2.f32 code, 0f00000000, {x}; cvt.u32.u16 {o}, code; }}", o = out(_) out, x = in(_) val::<f32>(x), options(pure, nomem));
     out
@@ -37,7 +37,7 @@ fn e4m3_of(x: f32) -> u32 {
 
 /// A power of two as E8M0 code: the nearest one, should the exponential have missed it.
 #[cube]
-fn e8m0_of(x: f32) -> u32 {
+pub(in crate::arch) fn e8m0_of(x: f32) -> u32 {
     (u32::reinterpret(x) + comptime!(1u32 << 22)) >> 23u32
 }
 
@@ -101,6 +101,16 @@ pub struct LaneCodes;
 impl Encode for LaneCodes {
     type Scores = LaneFragment;
 
+    fn columns(
+        _s: &ScoreLane,
+        #[comptime] _block: u32,
+        #[comptime] format: WeightFormat,
+    ) -> comptime_type!(usize) {
+        comptime!(format.group())
+    }
+    fn group_max(x: f32, #[comptime] _format: WeightFormat) -> f32 {
+        x
+    }
     fn group(
         s: &mut ScoreLane,
         #[comptime] _r: usize,

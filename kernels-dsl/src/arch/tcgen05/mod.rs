@@ -20,6 +20,7 @@ mod ptx;
 mod shape;
 mod store;
 
+pub(in crate::arch) use codes::{e4m3_of, e8m0_of, pack_e4m3};
 pub use edges::*;
 pub use exponential::*;
 pub use forward::*;

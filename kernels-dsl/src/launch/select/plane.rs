@@ -1,12 +1,15 @@
 //! When the plane tier is chosen, and with which tile and how many stages.
 
+use core::fmt::Display;
+
 use super::{
     AttendKey, AttendOp, Policy, check_groups, check_matrix, check_packed_rows, check_packed_tile,
     lacks, packed_heads,
 };
-use crate::attention::IssueOrder;
+use crate::attention::{IssueOrder, WeightFormat};
 use crate::error::NotAvailable;
-use crate::launch::{AttendBlueprint, Caps, PARTS, RoleSplit, TierName};
+use crate::launch::{AttendBlueprint, Caps, DType, PARTS, RoleSplit, TierName};
+use crate::quant::OperandFormat;
 
 /// The plane tier: 16-bit forward on sm_80 and up with rows of 16-byte chunks.
 pub(super) fn select_plane(
@@ -36,6 +39,7 @@ pub(super) fn select_plane(
         return Err(lacks(key, caps, limit, format!("{rows}x{block}"), takes));
     }
     check_groups(key, caps, block)?;
+    check_operands(key, caps, block)?;
     match key.op {
         // Queries are copied row by row: a group need not divide the tile.
         AttendOp::Decode => check_packed_rows(key, caps, pack)?,
@@ -126,6 +130,45 @@ fn check_plane(key: &AttendKey, caps: &Caps) -> Result<(), NotAvailable> {
     Err(lacks(key, caps, limit, needed, "other strides"))
 }
 
+/// Block-scaled operands that mma.sync multiplies as they are: weights in FP8 or FP4, sequences that start where batch
+/// entries do, so that blocks of keys start where groups and tiles of scale factors do.
+fn check_operands(key: &AttendKey, caps: &Caps, block: usize) -> Result<(), NotAvailable> {
+    if key.features.operands.is_none() {
+        return Ok(());
+    }
+    let no = |limit, needed: &dyn Display, available: &dyn Display| {
+        Err(lacks(key, caps, limit, needed, available))
+    };
+    let limit = "compute capability for block-scaled operands";
+    match caps.sm {
+        Some(120 | 121) => {}
+        Some(sm) => return no(limit, &"120 or 121", &sm),
+        None => return no(limit, &"120 or 121", &"none"),
+    }
+    if key.op != AttendOp::Forward {
+        return no("plane tier's operands", &key.op.name(), &"attend_forward");
+    }
+    if key.dtype != DType::BF16 {
+        return no("plane tier's dtypes of operands", &key.dtype, &"bf16");
+    }
+    if key.features.varlen {
+        let limit = "plane tier's operands";
+        return no(limit, &"packed sequences", &"a sequence a batch entry");
+    }
+    // One step of products, and no more than a word of scale factors.
+    let keys = match key.features.weights {
+        WeightFormat::Wide => return no("plane tier's weights", &"16-bit", &"e4m3 or e2m1"),
+        WeightFormat::E4m3 => [32, 64, 128],
+        WeightFormat::Nvfp4 => [64, 64, 64],
+        WeightFormat::Mxfp4(_) => [64, 128, 128],
+    };
+    if !keys.contains(&block) {
+        let takes = format!("{keys:?}");
+        return no("keys of a block of operands", &block, &takes);
+    }
+    Ok(())
+}
+
 fn smem_bytes(blueprint: &AttendBlueprint) -> usize {
     blueprint.plane_shape().smem_bytes() as usize
 }
@@ -146,8 +189,16 @@ fn affordable(blueprint: &AttendBlueprint, caps: &Caps) -> bool {
 /// edge, and encoded weights want registers too, and get shorter blocks.
 fn plane_tile(key: &AttendKey, caps: &Caps, packed: bool) -> (usize, usize) {
     let x = &key.features;
-    let reads = x.bias as u32 + x.documents as u32 + x.mask.is_some() as u32;
     let width = key.d.max(key.d_v);
+    if let Some(scores) = x.operands {
+        // With 64 keys the compiler for sm_120 takes fewer registers than products in MXFP4 and in E4M3 need between them, and
+        // wide heads leave none.
+        let mxfp4 = matches!(scores, OperandFormat::Mxfp4(_));
+        let crowded = width > 128 || mxfp4 && key.d_v > 64;
+        let short = crowded && x.weights == WeightFormat::E4m3;
+        return (64, if short { 32 } else { 64 });
+    }
+    let reads = x.bias as u32 + x.documents as u32 + x.mask.is_some() as u32;
     let left = x.band_left && (x.lengths || matches!(width, 65..=128));
     // Encoding takes registers for the maxima, codes and scales of groups.
     let encoded = 2 * x.weights.encoded() as u32;

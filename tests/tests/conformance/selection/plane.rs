@@ -1,5 +1,8 @@
 //! The plane tier: where it runs, what falls to it, and with which tiles.
 
+use flashcube::attention::WeightFormat;
+use flashcube::{OperandFormat, ScaleRule};
+
 use super::*;
 
 #[test]
@@ -139,4 +142,65 @@ fn what_a_matrix_tier_cannot_do_falls_to_the_next_one_and_is_named_when_forced()
             (limit, "16-byte strides and start")
         );
     }
+}
+
+#[test]
+fn block_scaled_operands_are_taken_where_mma_scales_blocks_or_refused_by_name() {
+    let [.., h200, b200, _, rtx_5090] = gpus();
+    let coded = |weights, features| AttendKey {
+        dtype: DType::BF16,
+        features: LogitFeatures {
+            weights,
+            operands: Some(OperandFormat::Nvfp4 { exponent: 0 }),
+            ..features
+        },
+        ..half_key(128, 128)
+    };
+    let plain = LogitFeatures::default();
+    let plane = forced(TierName::Plane);
+    let all = [
+        WeightFormat::E4m3,
+        WeightFormat::Nvfp4,
+        WeightFormat::Mxfp4(ScaleRule::Floor),
+    ];
+    for weights in all {
+        let chosen = select(&coded(weights, plain), &rtx_5090, plane).unwrap();
+        assert_eq!((chosen.rows, chosen.block), (64, 64), "{chosen}");
+        assert!(!chosen.folded, "{chosen}");
+        for other in [&h200, &b200] {
+            let (limit, ..) = limit_of(select(&coded(weights, plain), other, plane));
+            assert_eq!(limit, "compute capability for block-scaled operands");
+        }
+    }
+    let refused = |key: AttendKey, policy| limit_of(select(&key, &rtx_5090, policy)).0;
+    let packed = LogitFeatures {
+        lengths: true,
+        varlen: true,
+        ..plain
+    };
+    let e4m3 = coded(WeightFormat::E4m3, plain);
+    assert_eq!(
+        refused(coded(WeightFormat::E4m3, packed), plane),
+        "plane tier's operands"
+    );
+    assert_eq!(
+        refused(coded(WeightFormat::Wide, plain), plane),
+        "plane tier's weights"
+    );
+    let half = AttendKey {
+        dtype: DType::F16,
+        ..e4m3
+    };
+    assert_eq!(refused(half, plane), "plane tier's dtypes of operands");
+    let tile = |block| Policy {
+        tile: Some((64, block)),
+        ..plane
+    };
+    assert_eq!(refused(e4m3, tile(48)), "keys of a block of operands");
+    assert_eq!(
+        refused(coded(WeightFormat::Nvfp4, plain), tile(32)),
+        "keys of a block of operands"
+    );
+    // 32 keys are one step in E4M3.
+    assert!(select(&e4m3, &rtx_5090, tile(32)).is_ok());
 }

@@ -81,6 +81,7 @@ fn block_scaled(all: &mut Vec<ListedKernel>) {
         ("nvfp4_softcap", nvfp4, e4m3, 128, softcap),
         ("nvfp4", nvfp4, e4m3, 256, plain),
         ("mxfp4", mxfp4, e4m3, 128, plain),
+        ("mxfp4_lengths", mxfp4, e4m3, 256, lengths),
         ("mxfp8", mxfp8, e4m3, 64, plain),
         ("mxfp8_causal", mxfp8, e4m3, 128, causal),
         ("mxfp8_lengths", mxfp8, e4m3, 128, lengths),

@@ -74,7 +74,7 @@ fn run_plane<'a, E: Float>(
         n_tile,
         strip: number % comptime!(shape.planes_n()) * comptime!(shape.strips()),
         plane_k,
-        x_at: plane_k * comptime!(shape.rows * 128) + keys_address(UNIT_POS % 32u32, 128u32),
+        x_at: plane_k * comptime!(shape.rows * 128) + keys_address(UNIT_POS % 32u32, 128u32, 2u32),
         shape,
     };
     let fragments = comptime!((shape.strips() * shape.row_tiles()) as usize);
