@@ -283,7 +283,11 @@ pub const FEATURES: [Features; 11] = [
         kernel: Kernel::W4a16,
         single: &["empty"],
         every: &["sizes", "bits", "floats", "gathered", "bias"],
-        tiers: &[("plane", TierName::Plane), ("hopper", TierName::Hopper)],
+        tiers: &[
+            ("plane", TierName::Plane),
+            ("hopper", TierName::Hopper),
+            ("hopper_sums", TierName::Hopper),
+        ],
     },
     Features {
         kernel: Kernel::HadamardTransform,

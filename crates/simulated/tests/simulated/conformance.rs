@@ -89,7 +89,7 @@ const PLANE_PRODUCTS: [&str; 5] = [
     "w4a16/plane/nvfp4_m40/bf16",
     "w4a16/plane/mxfp4_m2/f16",
 ];
-const HOPPER_PRODUCTS: [&str; 6] = [
+const HOPPER_PRODUCTS: [&str; 7] = [
     "w4a16/hopper/m17n200k208g128_zeros/f16",
     "w4a16/hopper/nf4_m40/f16",
     "w4a16/hopper/fp8_m2/bf16",
@@ -97,6 +97,7 @@ const HOPPER_PRODUCTS: [&str; 6] = [
     "w4a16/hopper/mxfp4_m40/bf16",
     // Stages are used again, and cubes share a block.
     "w4a16/hopper/splits2_m4n200k4160/f16",
+    "w4a16/hopper_sums/m17n200k208g128_zeros/f16",
 ];
 const HOPPER_PAGES: [&str; 2] = [
     "attend_decode/hopper_pages/device_pages16/bf16",
