@@ -152,9 +152,13 @@ impl Blueprint {
                 &["HGMMA", "UTMALDG", "MUFU.EX2", "SYNCS"]
             }
             Blueprint::AttendForward(blueprint) if blueprint.tier == TierName::Blackwell => {
-                // A product in FP8 is UTCQMMA, one in FP4 UTCOMMA.
-                let bits = blueprint.features.operands.map(OperandFormat::bits);
+                // A product in FP8 is UTCQMMA, one in FP4 UTCOMMA; scale factors are copied by UTCCP.
+                let operands = blueprint.features.operands;
+                let bits = operands.map(OperandFormat::bits);
                 match (bits, blueprint.features.weights) {
+                    _ if operands.is_some_and(OperandFormat::unscaled) => {
+                        &["UTCQMMA", "UTMALDG", "LDTM", "STTM", "MUFU.EX2", "SYNCS"]
+                    }
                     (None, _) => &["UTCHMMA", "UTMALDG", "LDTM", "STTM", "MUFU.EX2", "SYNCS"],
                     (Some(8), WeightFormat::Wide | WeightFormat::E4m3) => &[
                         "UTCQMMA", "UTCCP", "UTMALDG", "LDTM", "STTM", "MUFU.EX2", "SYNCS",
