@@ -8,6 +8,9 @@ use super::{Folder, expect, json};
 #[path = "../../../quantize/tests/suite/tiny.rs"]
 #[allow(dead_code)]
 mod tiny;
+#[path = "../../../quantize/tests/suite/tiny_gguf.rs"]
+#[allow(dead_code)]
+mod tiny_gguf;
 
 /// A text of random words that the tiny models know.
 fn text(folder: &Folder, words: usize) -> String {
@@ -143,13 +146,20 @@ fn packed_linears_generate_what_dequantized_ones_do() {
     let scaled = [
         "--method", "awq", "--bits", "4", "--group", "32", "--format", "awq",
     ];
-    let floats = ["--method", "nvfp4"];
-    for (i, options) in [&symmetric[..], &ordered, &scaled, &floats]
-        .into_iter()
-        .enumerate()
-    {
+    // Groups of 32 and 64.
+    let wide = folder.file("wide");
+    tiny::sized_llama(Path::new(&wide), 1, 64, 128);
+    let cases = [
+        (&model, &symmetric[..]),
+        (&model, &ordered),
+        (&model, &scaled),
+        (&model, &["--method", "nvfp4"]),
+        (&wide, &["--method", "nf4", "--group", "64"]),
+        (&wide, &["--method", "mxfp4"]),
+    ];
+    for (i, (model, options)) in cases.into_iter().enumerate() {
         let out = folder.file(&format!("out{i}"));
-        expect(0, &arguments(&model, &out, &text, options), "");
+        expect(0, &arguments(model, &out, &text, options), "");
         for dtype in ["f32", "f16"] {
             let found = json(&[
                 "generate",
@@ -203,6 +213,61 @@ fn packed_linears_generate_what_dequantized_ones_do() {
         &["generate", &model, "w1", "--check", "--backend", "cpu"],
         "--packed",
     );
+}
+
+/// Blocks of integers stay what they are in every format that holds them, and generate the same; minima have none.
+#[test]
+fn gguf_files_become_checkpoints() {
+    use tiny_gguf::{Q4_0, Q4_1, Q8_0};
+
+    let folder = Folder::new("gguf");
+    for (kind, bits, format) in [(Q4_0, 4, "gptq"), (Q4_0, 4, "awq"), (Q8_0, 8, "gptq_v2")] {
+        let file = folder.file("model.gguf");
+        tiny_gguf::llama(Path::new(&file), [kind; 2]);
+        let [out, theirs, ours] =
+            ["out", "theirs", "ours"].map(|name| folder.file(&format!("{name}{kind}{format}")));
+        expect(0, &["convert", &file, &out, "--format", format], "");
+        let config: serde_json::Value =
+            serde_json::from_slice(&fs::read(Path::new(&out).join("config.json")).unwrap())
+                .unwrap();
+        let quantized = &config["quantization_config"];
+        assert_eq!(
+            (&quantized["bits"], &quantized["group_size"]),
+            (&bits.into(), &32.into())
+        );
+        expect(0, &["convert", &out, &ours, "--format", "f32"], "");
+        expect(0, &["convert", &file, &theirs, "--format", "f32"], "");
+        let weights = |out: &str| fs::read(Path::new(out).join("model.safetensors")).unwrap();
+        assert!(
+            weights(&ours) == weights(&theirs),
+            "{format} of type {kind}"
+        );
+        let ids = |model: &str, more: &[&str]| {
+            let command = [
+                "generate",
+                model,
+                "a",
+                "--tokens",
+                "6",
+                "--backend",
+                "cpu",
+                "--json",
+            ];
+            json(&[&command[..], more].concat())["ids"].clone()
+        };
+        assert_eq!(ids(&out, &["--packed"]), ids(&file, &[]));
+    }
+    let (file, out) = (folder.file("minima.gguf"), folder.file("refused"));
+    tiny_gguf::llama(Path::new(&file), [Q4_1; 2]);
+    expect(2, &["convert", &file, &out, "--format", "gptq"], "Q4_1");
+    nothing_written(&out);
+    tiny_gguf::llama(Path::new(&file), [Q4_0; 2]);
+    expect(
+        2,
+        &["convert", &file, &out, "--format", "marlin"],
+        "marlin cannot hold",
+    );
+    nothing_written(&out);
 }
 
 /// The files of a checkpoint cannot be written: every block is finished, and stays so.

@@ -11,3 +11,4 @@ mod model;
 mod rtn;
 mod textbook;
 mod tiny;
+mod tiny_gguf;
