@@ -60,8 +60,8 @@ pub trait MatmulTier {
     fn receive(ctx: &mut Self::Ctx, j: u32);
     /// Takes part `part` of k-block `j` out of where it arrived.
     fn open(ctx: &mut Self::Ctx, j: u32, #[comptime] part: usize) -> Self::Block;
-    /// Until the weights of part `part` in the block before are multiplied, so that others may take their
-    /// registers.
+    /// Waits until the weights that this part had in the block before are multiplied, so that others may take
+    /// their registers; what the next part's products read stays under way.
     fn claim(ctx: &mut Self::Ctx);
     /// The weights of step `step`, which lie in group `group` of the block.
     fn unpack(

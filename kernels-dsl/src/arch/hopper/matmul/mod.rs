@@ -1,7 +1,8 @@
 //! Products with packed weights on the Hopper tier: weights are wgmma's left operand in registers, 64
 //! columns of W at a time, and rows of x its right one in shared memory. A producer thread brings
 //! x by TMA and codes, scales and zero points by bulk copies; two consumer warpgroups unpack and
-//! multiply, one while the other waits or scales.
+//! multiply two column blocks each: with scales in the weights one is unpacked while the other is multiplied, with
+//! scaled sums one consumer multiplies while the other waits or scales.
 
 mod arrange;
 mod kernel;
