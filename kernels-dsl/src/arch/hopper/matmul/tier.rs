@@ -142,7 +142,7 @@ pub struct HopperBlock {
     pub words: Array<u32>,
     /// `[groups]`: scales of the even and the odd column.
     pub scales: Array<u32>,
-    /// `[groups]`: the same as weights take them, where they do ([`pairs::column_factors`]).
+    /// `[groups]`: the same as weights take them, where they do ([`pairs::column_factors()`]).
     pub factors: Array<Vector<u32, Const<4>>>,
     /// `[groups]`: zero points of the even and the odd column.
     pub zeros: Array<u32>,
