@@ -1,7 +1,5 @@
 //! GGUF files become checkpoints of integers, bit for bit where their blocks are integers.
 
-use std::path::Path;
-
 use flashcube_models::Model;
 use flashcube_quantize::model::{Target, convert_model};
 
