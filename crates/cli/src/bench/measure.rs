@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use cubecl::client::Graph;
 use cubecl::prelude::Client;
 use cubecl::profile::ProfileDuration;
 use cubecl::server::Handle;
@@ -123,6 +124,33 @@ fn resolve(window: ProfileDuration) -> Result<f64> {
     let ticks = cubecl::future::block_on(window.resolve())
         .ok_or_else(|| Failure::failed("the device gave no time"))?;
     Ok(ticks.duration().as_secs_f64())
+}
+
+/// Captures what `launch` launches, after a run that leaves it the memory it asks for.
+///
+/// # Errors
+/// Those of `launch`; [`Failure::Failed`] where the device has no graphs or refuses this one.
+pub(super) fn capture(client: &Client, launch: impl Fn() -> Result<()>) -> Result<Graph> {
+    let failed = |e| Failure::failed(format!("capturing a graph: {e:?}"));
+    client.graph_prepare().map_err(failed)?;
+    launch()?;
+    client.start_capture().map_err(failed)?;
+    let launched = launch();
+    let graph = client.stop_capture().map_err(failed)?;
+    launched?;
+    Ok(graph)
+}
+
+/// Launches what was captured again.
+///
+/// # Safety
+/// Every buffer that the graph reads or writes still exists.
+///
+/// # Errors
+/// [`Failure::Failed`] with the driver's words.
+pub(super) unsafe fn replay(graph: &Graph) -> Result<()> {
+    // SAFETY: the caller's.
+    unsafe { graph.replay() }.map_err(|e| Failure::failed(format!("replaying a graph: {e:?}")))
 }
 
 /// Waits for everything that was launched.

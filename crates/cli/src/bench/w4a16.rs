@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use super::check::{sample, worst_share};
 use super::draw::{Drawn, mix, normal};
 use super::flush::Flush;
-use super::measure::{Checked, Times, finite, judge, median, read, round, wait};
+use super::measure::{Checked, Times, capture, finite, judge, median, read, replay, round, wait};
 use super::report::{BenchRow, Cell, OURS};
 use super::{Bench, peers::Implementation};
 use crate::backend::BackendName;
@@ -237,27 +237,13 @@ impl Ours<'_> {
     fn rotate(&self) -> Result<()> {
         match &self.graph {
             // SAFETY: every tensor that the graph reads or writes is held by `self`.
-            Some(graph) => unsafe { graph.replay() }
-                .map_err(|e| Failure::failed(format!("replaying a graph: {e:?}"))),
+            Some(graph) => unsafe { replay(graph) },
             None => self.launches(),
         }
     }
 
     fn launches(&self) -> Result<()> {
         (0..self.weights.copies.len()).try_for_each(|copy| self.launch(copy).map(drop))
-    }
-
-    /// Captures a pass.
-    fn capture(&mut self) -> Result<()> {
-        let failed = |e| Failure::failed(format!("capturing a graph: {e:?}"));
-        self.client.graph_prepare().map_err(failed)?;
-        self.launches()?;
-        self.client.start_capture().map_err(failed)?;
-        let launched = self.launches();
-        let graph = self.client.stop_capture().map_err(failed)?;
-        launched?;
-        self.graph = Some(graph);
-        Ok(())
     }
 
     /// Sampled rows of the first and the last 64 columns against the reference.
@@ -342,7 +328,13 @@ fn measure(
     let elements = plan.ok().flatten().map_or(0, |plan| plan.workspace);
     ours.options.workspace = Some(Tensor::empty(client, [elements], DType::F32));
     let mut failure = match bench.device.backend {
-        BackendName::Cuda => ours.capture().err().map(|error| error.to_string()),
+        BackendName::Cuda => match capture(client, || ours.launches()) {
+            Ok(graph) => {
+                ours.graph = Some(graph);
+                None
+            }
+            Err(error) => Some(error.to_string()),
+        },
         _ => None,
     };
     let bytes = (weights.copies[0].bytes() + (m * k + m * n) * dtype.size()) as u64;

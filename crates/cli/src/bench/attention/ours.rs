@@ -15,7 +15,7 @@ use flashcube_catalogue::{Array, Attend, Decode, Task};
 use super::problem::{AttendProblem, Cache, Form};
 use crate::bench::check::{sample, worst_share};
 use crate::bench::draw::Drawn;
-use crate::bench::measure::{Checked, read};
+use crate::bench::measure::{Checked, capture, read, replay};
 use crate::elements::decode;
 use crate::failure::{Failure, Result};
 
@@ -241,14 +241,7 @@ impl<'a> Ours<'a> {
         let Form::Cache(Cache { graph: true, .. }) = self.problem.form else {
             return Ok(());
         };
-        let failed = |e| Failure::failed(format!("capturing a graph: {e:?}"));
-        self.client.graph_prepare().map_err(failed)?;
-        self.launch()?;
-        self.client.start_capture().map_err(failed)?;
-        let launched = self.launch();
-        let graph = self.client.stop_capture().map_err(failed)?;
-        launched?;
-        self.graph = Some(graph);
+        self.graph = Some(capture(self.client, || self.launch().map(drop))?);
         Ok(())
     }
 
@@ -256,8 +249,7 @@ impl<'a> Ours<'a> {
     pub(super) fn repeat(&self) -> Result<()> {
         match &self.graph {
             // SAFETY: every tensor that the graph reads or writes is held by `self`.
-            Some(graph) => unsafe { graph.replay() }
-                .map_err(|e| Failure::failed(format!("replaying a graph: {e:?}"))),
+            Some(graph) => unsafe { replay(graph) },
             None => self.launch().map(drop),
         }
     }
