@@ -41,7 +41,7 @@ pub struct LinearWeights {
     /// Their type.
     pub scale_type: ScaleType,
     /// Smallest and largest |scale| but 0, where known ([`scale_range`]): tiers that multiply scales into
-    /// weights need it to keep those inside 16 bits. Without it group sums are scaled instead.
+    /// weights need it to keep those inside 16 bits, and trust it. Without it group sums are scaled instead.
     pub scale_range: Option<[f32; 2]>,
     /// One more scale, of all weights: finite.
     pub factor: f32,

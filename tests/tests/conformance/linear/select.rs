@@ -2,9 +2,11 @@
 
 use flashcube::quant::WeightTiles;
 use flashcube::{
-    Caps, DType, MatmulKey, MatmulPolicy, ScaleType, TierName, WeightCodes, select_matmul,
+    Caps, DType, LinearWeights, MatmulKey, MatmulPolicy, ScaleType, Scaling, TierName, WeightCodes,
+    scale_range, select_matmul,
 };
 
+use super::invalid::client;
 use super::selection::{apple, cpu, gpus, lavapipe};
 
 fn key(m: usize) -> MatmulKey {
@@ -117,4 +119,80 @@ fn blocks_fit_shared_memory_and_blocks_of_few_columns_are_split() {
             }
         }
     }
+}
+
+#[test]
+fn scales_go_into_weights_where_their_range_allows_it() {
+    let [.., h200, _, _, _] = gpus();
+    let select = |liftable, scaling| {
+        let policy = MatmulPolicy {
+            tier: Some(TierName::Hopper),
+            scaling,
+            ..MatmulPolicy::default()
+        };
+        let wanted = MatmulKey {
+            liftable,
+            ..key(64)
+        };
+        select_matmul(&wanted, &h200, &policy).map(|(blueprint, _)| blueprint.scaling)
+    };
+    let (sums, weights) = (Scaling::Sums, Scaling::Weights);
+    assert_eq!(select(true, None).unwrap(), weights);
+    assert_eq!(select(false, None).unwrap(), sums);
+    assert_eq!(select(true, Some(sums)).unwrap(), sums);
+    assert_eq!(select(true, Some(weights)).unwrap(), weights);
+    let refused = select(false, Some(weights)).unwrap_err();
+    assert_eq!(refused.limit, "range of scales in weights");
+    // Few rows only read the weights: their sums are scaled.
+    let (few, _) = select_matmul(&key(8), &h200, &MatmulPolicy::default()).unwrap();
+    assert_eq!((few.tier, few.scaling), (TierName::Plane, sums));
+}
+
+#[test]
+fn a_lift_keeps_every_weight_normal() {
+    let client = client();
+    let weights = |scales: ScaleType, range| LinearWeights {
+        bits: 4,
+        codes: WeightCodes::Int,
+        k: 64,
+        n: 64,
+        rows: 64,
+        group: 64,
+        words: client.empty(2048),
+        scales: client.empty(128),
+        scale_type: scales,
+        scale_range: range,
+        factor: 1.0,
+        zeros: None,
+        gather: None,
+    };
+    let lift = |range, dtype| weights(ScaleType::F16, range).lift(dtype);
+    for [low, high] in [[0.001, 0.02], [6e-8, 3e-5], [0.5, 4000.0]] {
+        let lift = lift(Some([low, high]), DType::F16).unwrap();
+        assert_eq!(lift.log2().fract(), 0.0, "{lift} is no power of two");
+        let (least, most) = (low * lift, 16.0 * high * lift);
+        assert!(
+            least >= 2f32.powi(-14) && most <= 65504.0,
+            "{least} to {most}"
+        );
+    }
+    // 2^32 apart: f16 has 30 powers of two.
+    assert_eq!(
+        lift(Some([2f32.powi(-20), 2f32.powi(12)]), DType::F16),
+        None
+    );
+    assert_eq!(
+        lift(Some([2f32.powi(-20), 2f32.powi(12)]), DType::BF16),
+        Some(1.0)
+    );
+    assert_eq!(lift(Some([2f32.powi(-126), 1.0]), DType::BF16), None);
+    assert_eq!(lift(None, DType::F16), None);
+    assert_eq!(lift(Some([0.01, 0.02]), DType::F32), None);
+    // Any E4M3 will do.
+    assert!(weights(ScaleType::E4M3, None).lift(DType::F16).is_some());
+
+    assert_eq!(scale_range([0.5, 0.0, -2.0]), Some([0.5, 2.0]));
+    assert_eq!(scale_range([0.0, -0.0]), None);
+    assert_eq!(scale_range([1.0, f32::INFINITY]), None);
+    assert_eq!(scale_range([1.0, f32::NAN]), None);
 }
