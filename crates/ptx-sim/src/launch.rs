@@ -18,7 +18,7 @@ pub enum Arg {
     Buffer(BufferId, u64),
     /// Plain bytes of a scalar or a struct.
     Bytes(Vec<u8>),
-    /// A tensor map, passed by value.
+    /// A tensor map, passed by value; a larger parameter is a struct that starts with it, and the rest is 0.
     TensorMap(TensorMap),
     /// A null pointer.
     Null,
@@ -50,9 +50,12 @@ pub struct Launch {
     pub schedule: Schedule,
     /// Instructions that the warps of a cluster may execute together.
     pub max_instructions: u64,
-    /// A copy may complete only on an mbarrier whose initialisation a fence followed. CUTLASS always has one, Triton
-    /// relies on the barrier behind it.
+    /// A copy may complete only on an mbarrier whose initialisation a fence followed. CUTLASS's library has one, Triton and
+    /// CUTLASS's tutorials rely on the barrier behind it.
     pub init_fence: bool,
+    /// What tcgen05.ld brings may be read only after tcgen05.wait::ld. The ISA lets the thread itself go by the register
+    /// (CUTLASS's tutorials do), but what is read of tensor memory may be overwritten only after the wait.
+    pub load_wait: bool,
 }
 
 impl Launch {
@@ -67,6 +70,7 @@ impl Launch {
             schedule: Schedule::Latest,
             max_instructions: 1 << 32,
             init_fence: true,
+            load_wait: true,
         }
     }
 }
@@ -217,7 +221,7 @@ fn params(kernel: &Kernel, launch: &Launch, memory: &Memory) -> Result<Params> {
             Arg::Null => vec![0; 8],
             Arg::Bytes(data) => data.clone(),
             Arg::TensorMap(map) => {
-                let mut data = vec![0; 128];
+                let mut data = vec![0; bytes.max(128)];
                 data[..8].copy_from_slice(&MAP_MAGIC.to_le_bytes());
                 data[8..16].copy_from_slice(&(params.maps.len() as u64).to_le_bytes());
                 map.check().map_err(|problem| {

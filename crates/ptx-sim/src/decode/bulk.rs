@@ -165,10 +165,21 @@ fn rank(c: &mut Cursor) -> Decoded<usize> {
     }
 }
 
+/// `.cta_group::2` (true) or `.cta_group::1` (false), if it stands here.
+fn pair_group(c: &mut Cursor) -> Option<bool> {
+    let pair = c.take("cta_group::2");
+    (pair || c.take("cta_group::1")).then_some(pair)
+}
+
 fn tensor(c: &mut Cursor) -> Decoded {
     let rank = rank(c)?;
+    // CUTLASS writes the group here, the ISA's grammar has it behind the multicast; ptxas takes both.
+    let group = pair_group(c);
     let load = c.take("shared::cluster") || c.take("shared::cta");
     if !load {
+        if group.is_some() {
+            return Err("a store has no group".to_owned());
+        }
         c.need("global")?;
         c.need("shared::cta")?;
         c.take("tile");
@@ -185,10 +196,7 @@ fn tensor(c: &mut Cursor) -> Decoded {
     c.take("tile");
     c.need("mbarrier::complete_tx::bytes")?;
     let multicast = c.take("multicast::cluster");
-    let pair = c.take("cta_group::2");
-    if !pair {
-        c.take("cta_group::1");
-    }
+    let pair = group.or_else(|| pair_group(c)).unwrap_or(false);
     let hint = c.take("L2::cache_hint");
     let smem = c.addr()?;
     let (map, coords) = c.tensor()?;

@@ -222,8 +222,16 @@ fn mma(c: &mut Cursor) -> Decoded<TcgenMma> {
     } else {
         None
     };
+    let mut disabled = Vec::new();
     if matches!(c.peek_operand(), Some(Operand::Vector(_))) {
-        return Err("disabled output lanes are not modelled".to_owned());
+        disabled = c.srcs(Ty::B(32))?;
+        let wanted = if pair { 8 } else { 4 };
+        if block > 0 || disabled.len() != wanted {
+            return Err(format!(
+                "{} words of lanes that are left out: {wanted}, and none with block scales, are legal",
+                disabled.len()
+            ));
+        }
     }
     let accumulate = if c.left() > 0 { c.pred()? } else { Src::Imm(0) };
     if c.left() > 0 {
@@ -237,6 +245,7 @@ fn mma(c: &mut Cursor) -> Decoded<TcgenMma> {
         b,
         idesc,
         scales,
+        disabled,
         accumulate,
     })
 }

@@ -145,5 +145,7 @@ pub(crate) struct TcgenMma {
     pub(crate) idesc: Src,
     /// Scale factors of A and B, and K elements per scale.
     pub(crate) scales: Option<(Addr, Addr, u32)>,
+    /// Lanes of D that are not written, 32 a word: 128 of a cube, or of the even and then of the odd cube.
+    pub(crate) disabled: Vec<Src>,
     pub(crate) accumulate: Src,
 }

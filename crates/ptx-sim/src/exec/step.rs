@@ -36,6 +36,9 @@ impl Machine<'_> {
             return Ok(Flow::Next);
         }
         let uses = &kernel.uses[pc];
+        if !self.launch.load_wait && warp.loads(&uses.reads) {
+            self.finish_accesses(warp, false)?;
+        }
         warp.admit(&code.op, uses, active, &kernel.register_names)?;
         warp.writable(&uses.writes, &kernel.register_names)?;
         let flow = self.execute(warp, pc, active, group, &code.op)?;

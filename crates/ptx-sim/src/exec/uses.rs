@@ -268,6 +268,7 @@ fn tcgen_uses(u: &mut Uses, tcgen: &Tcgen) {
                 MatrixSource::Registers(_) => {}
             }
             u.srcs([&mma.b, &mma.idesc, &mma.accumulate]);
+            u.srcs(&mma.disabled);
             if let Some((a, b, _)) = &mma.scales {
                 u.addr(a);
                 u.addr(b);

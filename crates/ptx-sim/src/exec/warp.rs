@@ -204,6 +204,14 @@ impl Warp {
         self.owners[register as usize]
     }
 
+    /// Whether a tcgen05.ld under way brings one of these registers.
+    pub(super) fn loads(&self, reads: &[u32]) -> bool {
+        self.owned > 0
+            && reads
+                .iter()
+                .any(|&read| self.owner(read) == Owner::TensorLoad)
+    }
+
     /// The lanes may read these registers.
     pub(super) fn readable(
         &self,

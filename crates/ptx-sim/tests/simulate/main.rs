@@ -2,6 +2,7 @@
 #![allow(missing_docs)]
 
 mod attention;
+mod cutlass;
 mod faults;
 mod ours;
 mod pair;

@@ -120,7 +120,11 @@ impl Machine<'_> {
         Ok(())
     }
 
-    pub(super) fn finish_accesses(&mut self, warp: &mut Warp, store: bool) -> Result<(), Fault> {
+    pub(in super::super) fn finish_accesses(
+        &mut self,
+        warp: &mut Warp,
+        store: bool,
+    ) -> Result<(), Fault> {
         let all = std::mem::take(&mut warp.tensor_ops);
         let (done, rest) = all.into_iter().partition(|op| op.store == store);
         warp.tensor_ops = rest;

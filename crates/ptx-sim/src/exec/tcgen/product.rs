@@ -19,6 +19,8 @@ pub(in super::super) struct PendingTcgen {
     a: u64,
     b: u64,
     scales: (u32, u32),
+    /// Lanes that are not written, of the first cube in words 0 to 3.
+    disabled: [u32; 8],
     accumulate: bool,
     /// What it reads and writes.
     held: Held,
@@ -74,6 +76,11 @@ impl Machine<'_> {
             a,
             b: warp.get(mma.b, lane, base),
             scales,
+            disabled: std::array::from_fn(|word| {
+                mma.disabled
+                    .get(word)
+                    .map_or(0, |&src| warp.get(src, lane, base) as u32)
+            }),
             accumulate: warp.get(mma.accumulate, lane, base) & 1 == 1,
             held: Held::default(),
         };
@@ -216,7 +223,7 @@ impl Machine<'_> {
                 let at = (product.scales.0, id, format);
                 self.scale(cube, &mut left, (m, k, *block), at)?;
             }
-            self.accumulate(cube, &shape, &product, (&left, &right))?;
+            self.accumulate((cube, mma.pair), &shape, &product, (&left, &right))?;
         }
         let held = &mut self.warps[index].held;
         held.written.extend(product.held.written);
@@ -228,7 +235,7 @@ impl Machine<'_> {
     /// D = left right^T (+ D) in the tensor memory of one cube: left [rows][k], right [n][k].
     fn accumulate(
         &mut self,
-        cube: usize,
+        (cube, pair): (usize, bool),
         shape: &InstructionDescriptor,
         product: &PendingTcgen,
         (left, right): (&[f64], &[f64]),
@@ -239,6 +246,10 @@ impl Machine<'_> {
         let sign = if shape.negate { -1.0 } else { 1.0 };
         for (row, a) in left.chunks(k).enumerate() {
             let lane = lane_of(row as u32, rows);
+            let word = if pair { cube % 2 * 4 } else { 0 } + lane as usize / 32;
+            if product.disabled[word] >> (lane % 32) & 1 == 1 {
+                continue;
+            }
             for (column, b) in right.chunks(k).enumerate() {
                 let at = product.d + column as u32;
                 let old = if product.accumulate {
