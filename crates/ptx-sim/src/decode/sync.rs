@@ -175,6 +175,9 @@ pub(super) fn mbarrier(c: &mut Cursor) -> Decoded {
             } else {
                 c.dst_or_sink()?
             };
+            if state.is_some() && space == AddrSpace::Cluster {
+                return Err("an arrival in another cube has no state: `_` is wanted".to_owned());
+            }
             let addr = c.addr()?;
             let tx = if expect { Some(c.src(word)?) } else { None };
             let count = if c.left() > 0 { c.word()? } else { Src::Imm(1) };

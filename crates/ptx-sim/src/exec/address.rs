@@ -73,6 +73,20 @@ impl Machine<'_> {
         })
     }
 
+    /// Shared memory lasts until its cube's threads have exited.
+    pub(super) fn present(&self, warp: &Warp, cube: usize) -> Result<(), Fault> {
+        let mut others = self.warps[self.cubes[cube].warps.clone()].iter();
+        if cube == warp.cube || others.any(|other| other.live != 0) {
+            return Ok(());
+        }
+        Err(Fault::OutOfBounds {
+            space: "shared",
+            address: u64::from(self.base(cube)),
+            bytes: 0,
+            reason: format!("cube {cube} of the cluster has exited"),
+        })
+    }
+
     pub(super) fn generic(&self, address: u64) -> Result<Place, Fault> {
         Ok(match address {
             0..SHARED_WINDOW => Place::Global(address),

@@ -203,6 +203,15 @@ impl Machine<'_> {
     ) -> Result<Vec<Target>, Fault> {
         let (cube, to) = self.locate(self.address(warp, to, lane) as u32)?;
         let (bar_cube, bar) = self.locate(self.address(warp, bar, lane) as u32)?;
+        let reach = usize::from(pair);
+        if cube ^ bar_cube > reach {
+            return Err(Fault::TensorMap {
+                problem: format!(
+                    "the mbarrier lies in cube {bar_cube} of the cluster, the destination in cube {cube}: only \
+                     .cta_group::2 may name the other cube of a pair"
+                ),
+            });
+        }
         let Some(mask) = multicast else {
             return Ok(vec![Target {
                 cube,

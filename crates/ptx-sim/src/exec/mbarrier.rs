@@ -145,6 +145,19 @@ impl Machine<'_> {
             })
     }
 
+    /// Only a cube's own threads make an object, end it or wait on it.
+    fn local_object(&self, warp: &Warp, cube: usize, at: u32) -> Result<(), Fault> {
+        if cube == warp.cube {
+            return Ok(());
+        }
+        Err(Fault::Mbarrier {
+            address: at | self.base(cube),
+            problem: format!(
+                "it lies in cube {cube} of the cluster, and other cubes may only arrive and count bytes there"
+            ),
+        })
+    }
+
     /// The object's initialisation comes before what the warp does now.
     pub(super) fn known_object(&mut self, warp: &Warp, cube: usize, at: u32) -> Result<(), Fault> {
         let made = self.object(cube, at)?.made;
@@ -215,6 +228,12 @@ impl Machine<'_> {
         let read = |warp: &Warp, src| warp.get(src, lane, base);
         if !matches!(op, Mbar::Init { .. }) {
             self.known_object(warp, cube, at)?;
+        }
+        match op {
+            Mbar::Init { .. } | Mbar::Inval | Mbar::ArriveAsync { .. } => {
+                self.local_object(warp, cube, at)?;
+            }
+            _ => self.present(warp, cube)?,
         }
         match op {
             Mbar::Init { count } => {
@@ -353,6 +372,7 @@ impl Machine<'_> {
         let mut results = [false; 32];
         for lane in lanes(active) {
             let (cube, at) = self.mbarrier_place(warp, addr, space, lane)?;
+            self.local_object(warp, cube, at)?;
             self.known_object(warp, cube, at)?;
             let object = self.object(cube, at)?;
             let now = object.phase;

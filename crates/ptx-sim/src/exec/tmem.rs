@@ -21,6 +21,8 @@ pub(super) struct TensorMemory {
     /// (first column, columns).
     blocks: Vec<(u32, u32)>,
     relinquished: bool,
+    /// Columns of the last allocation, which later ones may not exceed.
+    largest: Option<u32>,
     /// Something was given back since an allocation failed.
     freed: bool,
 }
@@ -59,6 +61,11 @@ impl TensorMemory {
         if self.relinquished {
             return Err(fault("allocation after relinquish_alloc_permit".to_owned()));
         }
+        if self.largest.is_some_and(|largest| columns > largest) {
+            return Err(fault(format!(
+                "{columns} columns after an allocation of fewer: they may not increase"
+            )));
+        }
         if self.cells.is_empty() {
             let size = (COLUMNS * LANES) as usize;
             self.cells = vec![0; size];
@@ -77,7 +84,10 @@ impl TensorMemory {
             .step_by(columns as usize)
             .find(|&first| free(first));
         match first {
-            Some(first) => self.blocks.push((first, columns)),
+            Some(first) => {
+                self.blocks.push((first, columns));
+                self.largest = Some(columns);
+            }
             None => self.freed = false,
         }
         Ok(first)

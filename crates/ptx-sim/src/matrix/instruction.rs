@@ -97,10 +97,14 @@ impl InstructionDescriptor {
         } else {
             m == 128 || m == 64 && !scaled
         };
-        let step = match m {
-            64 => 8,
-            256 => 32,
-            _ => 16,
+        let b = element(field(10, 3))?;
+        let transposed = field(16, 1) == 1 && b.bits == 8;
+        let step = match (pair, m) {
+            // Each cube holds whole eights of rows, and whole 16 bytes of rows of 8 bits along N.
+            (true, _) if transposed => 32,
+            (true, _) => 16,
+            (false, 64) if !transposed => 8,
+            (false, _) => 16,
         };
         if !rows_legal || n == 0 || n > 256 || !n.is_multiple_of(step) {
             return Err(fault(format!("m {m}, n {n} does not exist")));
@@ -131,7 +135,7 @@ impl InstructionDescriptor {
             n,
             k,
             a: element(field(7, 3))?,
-            b: element(field(10, 3))?,
+            b,
             a_major: major(15),
             b_major: major(16),
             negate: field(13, 1) != field(14, 1),

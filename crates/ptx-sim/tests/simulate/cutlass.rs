@@ -115,7 +115,7 @@ const FAULTS: &[(&str, &str, &str, &[&str])] = &[
         "copies complete where they arrive",
         "cp.async.bulk.tensor.2d.cta_group::2.",
         "cp.async.bulk.tensor.2d.cta_group::1.",
-        &["Deadlock", "Mbarrier"],
+        &["TensorMap"],
     ),
     (
         "the bytes of one cube expected",

@@ -1,23 +1,36 @@
-//! Products of a pair of cubes (`cta_group::2`): a kernel written by hand, and faults planted in it.
+//! Products of a pair of cubes (`cta_group::2`): kernels written by hand, and faults planted in them.
 
-use flashcube_ptx_sim::{Arg, Format, Kernel, Launch, Memory, Schedule, parse, run};
+use flashcube_ptx_sim::{
+    Arg, BufferId, Format, Kernel, Launch, Memory, Schedule, Swizzle, TensorMap, parse, run,
+};
 
 use super::values::{Numbers, bytes, floats};
 
 const SOURCE: &str = include_str!("../fixtures/pair_product.sm_100a.ptx");
+/// A lies in tensor memory, B comes by tensor map, and both cubes arrive on the even one's mbarriers.
+const TENSOR: &str = include_str!("../fixtures/pair_tensor.sm_100a.ptx");
 const M: usize = 256;
 const N: usize = 64;
 const K: usize = 32;
 
 /// Rows of d [M, N] = a [M, K] b [N, K]^T that a pair of cubes computes, and those of the exact result.
 fn product(source: &str, schedule: Schedule) -> Result<(Vec<f64>, Vec<f64>), String> {
+    product_of(source, |b| Arg::Buffer(b, 0), schedule)
+}
+
+/// The same, the argument of b made by `pass`.
+fn product_of(
+    source: &str,
+    pass: fn(BufferId) -> Arg,
+    schedule: Schedule,
+) -> Result<(Vec<f64>, Vec<f64>), String> {
     let mut numbers = Numbers(17);
     let a = numbers.exact(M * K, Format::Bf16);
     let b = numbers.exact(N * K, Format::Bf16);
     let mut memory = Memory::new();
     let [a_id, b_id] = [&a, &b].map(|values| memory.add(&bytes(values, Format::Bf16)));
     let d = memory.reserve(M * N * 4);
-    let args = [a_id, b_id, d].map(|id| Arg::Buffer(id, 0)).to_vec();
+    let args = vec![Arg::Buffer(a_id, 0), pass(b_id), Arg::Buffer(d, 0)];
     let kernel = parse(source)
         .and_then(|module| Kernel::load(&module, None))
         .map_err(|error| format!("{error:?}"))?;
@@ -47,7 +60,14 @@ fn a_pair_multiplies_what_both_cubes_hold() {
 }
 
 /// (name, text, its replacement, what finds it).
-const FAULTS: &[(&str, &str, &str, &[&str])] = &[
+type Planted = (
+    &'static str,
+    &'static str,
+    &'static str,
+    &'static [&'static str],
+);
+
+const FAULTS: &[Planted] = &[
     (
         "commit without multicast",
         ".shared::cluster.multicast::cluster.b64 [%r4], %h1",
@@ -118,9 +138,15 @@ const FAULTS: &[(&str, &str, &str, &[&str])] = &[
 
 #[test]
 fn faults_of_a_pair_are_found() {
-    for &(name, text, other, kinds) in FAULTS {
-        assert!(SOURCE.contains(text), "{name}: `{text}`");
-        let found = match product(&SOURCE.replace(text, other), Schedule::Latest) {
+    found(SOURCE, FAULTS, |source| product(source, Schedule::Latest));
+}
+
+type Outcome = Result<(Vec<f64>, Vec<f64>), String>;
+
+fn found(source: &str, faults: &[Planted], run: fn(&str) -> Outcome) {
+    for &(name, text, other, kinds) in faults {
+        assert!(source.contains(text), "{name}: `{text}`");
+        let found = match run(&source.replace(text, other)) {
             Ok((got, exact)) if agree(&got, &exact) => "nothing".to_owned(),
             Ok(_) => "Numbers".to_owned(),
             Err(error) => error,
@@ -130,6 +156,134 @@ fn faults_of_a_pair_are_found() {
             "{name}: {found}"
         );
     }
+}
+
+/// Half of the rows of b a cube, 64 bytes each.
+fn half_of_b(b: BufferId) -> Arg {
+    Arg::TensorMap(TensorMap {
+        base: (b, 0),
+        element: 2,
+        dims: vec![K as u64, N as u64],
+        strides: vec![2 * K as u64],
+        tile: vec![K as u32, N as u32 / 2],
+        steps: vec![1, 1],
+        swizzle: Swizzle::B64,
+        fill_nan: false,
+    })
+}
+
+#[test]
+fn a_pair_multiplies_what_lies_in_tensor_memory() {
+    for schedule in [Schedule::Latest, Schedule::Random(1), Schedule::Random(2)] {
+        let (got, exact) = product_of(TENSOR, half_of_b, schedule).unwrap();
+        assert!(agree(&got, &exact), "{schedule:?}");
+    }
+}
+
+const TENSOR_FAULTS: &[Planted] = &[
+    (
+        "an arrival without its bytes",
+        "mbarrier.arrive.expect_tx.release.cluster.shared::cluster.b64 _, [%r8], %r11;",
+        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r8];",
+        &["Mbarrier", "MemoryOwned"],
+    ),
+    (
+        "bytes expected in the odd cube",
+        "mapa.shared::cluster.u32 %r8, %r4, 0;",
+        "mapa.shared::cluster.u32 %r8, %r4, 1;",
+        &["Mbarrier", "Deadlock"],
+    ),
+    (
+        "arrivals in the odd cube",
+        "mapa.shared::cluster.u32 %r9, %r5, 0;",
+        "mapa.shared::cluster.u32 %r9, %r5, 1;",
+        &["Deadlock"],
+    ),
+    (
+        "a cube that the cluster lacks",
+        "mapa.shared::cluster.u32 %r9, %r5, 0;",
+        "mapa.shared::cluster.u32 %r9, %r5, 2;",
+        &["OutOfBounds"],
+    ),
+    (
+        "every cube arrives in its own",
+        "mapa.shared::cluster.u32 %r9, %r5, 0;",
+        "mov.u32 %r9, %r5;",
+        &["Deadlock"],
+    ),
+    (
+        "copies complete in the cube that issues them",
+        "and.b32 %r12, %r4, 0xfeffffff;",
+        "mov.u32 %r12, %r4;",
+        &["Mbarrier", "Deadlock"],
+    ),
+    (
+        "the other cube's mbarrier without the group",
+        "complete_tx::bytes.cta_group::2",
+        "complete_tx::bytes",
+        &["TensorMap"],
+    ),
+    (
+        "no wait for the copies",
+        "FULL:
+	mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p6, [%r4], 0;
+	@!%p6 bra FULL;",
+        "FULL:",
+        &["MemoryOwned", "Race"],
+    ),
+    (
+        "no wait for the other cube's stores",
+        "STORED:
+	mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p6, [%r5], 0;
+	@!%p6 bra STORED;",
+        "STORED:",
+        &["MemoryOwned", "Race", "Uninitialised"],
+    ),
+    (
+        "an arrival before the stores are over",
+        "	tcgen05.wait::st.sync.aligned;
+",
+        "",
+        &["MemoryOwned", "Race", "Leak"],
+    ),
+    (
+        "a wait in another cube",
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p6, [%r6], 0;",
+        "mapa.shared::cluster.u32 %r25, %r6, 0;
+	mbarrier.try_wait.parity.acquire.cluster.shared::cluster.b64 %p6, [%r25], 0;",
+        &["Mbarrier"],
+    ),
+    (
+        "a state of an arrival elsewhere",
+        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r9];",
+        "mbarrier.arrive.release.cluster.shared::cluster.b64 %rd9, [%r9];",
+        &["Instruction"],
+    ),
+    (
+        "the same columns of A twice",
+        "add.u32 %r23, %r10, 72;",
+        "add.u32 %r23, %r10, 64;",
+        &["Numbers"],
+    ),
+    (
+        "both cubes copy the same half of B",
+        "shl.b32 %r13, %r2, 5;",
+        "mov.u32 %r13, 0;",
+        &["Numbers"],
+    ),
+    (
+        "an accumulator that overlaps A",
+        "add.u32 %r17, %r16, 64;",
+        "add.u32 %r17, %r16, 32;",
+        &["Numbers", "Uninitialised"],
+    ),
+];
+
+#[test]
+fn faults_of_a_pair_with_tensor_memory_are_found() {
+    found(TENSOR, TENSOR_FAULTS, |source| {
+        product_of(source, half_of_b, Schedule::Latest)
+    });
 }
 
 #[test]
