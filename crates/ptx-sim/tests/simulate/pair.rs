@@ -136,6 +136,57 @@ const FAULTS: &[Planted] = &[
     ),
 ];
 
+/// The same text with 64 rows a cube: those of A at 64 to 127 are left out, and a lane holds 32 columns, the second half
+/// of them in lanes 64 to 127.
+fn of_64_rows() -> String {
+    let words = |n: usize| {
+        (0..n)
+            .map(|i| format!("%f{i}"))
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
+    let kept = |line: &&str| {
+        let register = line.rsplit("%f").next().unwrap_or_default();
+        let number = register.trim_end_matches(';').parse::<usize>();
+        !(line.contains("st.global.b32") && number.is_ok_and(|number| number >= 32))
+    };
+    let lines: Vec<&str> = SOURCE.lines().filter(kept).collect();
+    lines
+        .join("\n")
+        .replace(&words(64), &words(32))
+        .replace("32x32b.x64", "32x32b.x32")
+        .replace("mov.u32 %r16, 269485200", "mov.u32 %r16, 135267472")
+}
+
+fn agrees_of_64_rows(got: &[f64], exact: &[f64]) -> bool {
+    let half = N / 2;
+    (0..M * half).all(|at| {
+        let (row, column) = (at / half, at % half);
+        let (cube, lane) = (row / 128, row % 128);
+        let wanted = exact[(cube * 128 + lane % 64) * N + lane / 64 * half + column];
+        (got[row * N + column] - wanted).abs() <= K as f64 * 2f64.powi(-22)
+    })
+}
+
+#[test]
+fn a_pair_with_64_rows_a_cube_folds_the_columns() {
+    for schedule in [Schedule::Latest, Schedule::Random(1), Schedule::Random(2)] {
+        let (got, exact) = product(&of_64_rows(), schedule).unwrap();
+        assert!(agrees_of_64_rows(&got, &exact), "{schedule:?}");
+    }
+}
+
+#[test]
+fn a_pair_steps_n_by_16() {
+    // N 48 and N 40, of the 64 columns that are read.
+    let narrow =
+        |n: u32| SOURCE.replace("269485200", &(269_485_200 - ((64 - n) << 14)).to_string());
+    let error = product(&narrow(40), Schedule::Latest).unwrap_err();
+    assert!(error.contains("Descriptor"), "{error}");
+    let error = product(&narrow(48), Schedule::Latest).unwrap_err();
+    assert!(error.contains("Uninitialised"), "{error}");
+}
+
 #[test]
 fn faults_of_a_pair_are_found() {
     found(SOURCE, FAULTS, |source| product(source, Schedule::Latest));

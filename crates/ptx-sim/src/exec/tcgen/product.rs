@@ -26,12 +26,22 @@ pub(in super::super) struct PendingTcgen {
     held: Held,
 }
 
-/// Lane of row `row` of an accumulator with `m` rows.
+/// Lane of row `row` of a cube's `m` rows.
 fn lane_of(row: u32, m: u32) -> u32 {
     if m == 64 {
         row / 16 * 32 + row % 16
     } else {
         row
+    }
+}
+
+/// (lane, column) of element (`row`, `column`) of D in a cube that has `rows` rows of it. Of 64 rows of a pair, the second
+/// half of the columns lies in lanes 64 to 127.
+fn result_cell((row, column): (u32, u32), rows: u32, n: u32, pair: bool) -> (u32, u32) {
+    if pair && rows == 64 {
+        (column / (n / 2) * 64 + row, column % (n / 2))
+    } else {
+        (lane_of(row, rows), column)
     }
 }
 
@@ -90,7 +100,8 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// What of products of pairs is modelled: the even cube issues, both hold 128 rows.
+    /// What of products of pairs is modelled: the even cube issues, without block scales; 64 rows of A a cube lie in
+    /// shared memory.
     fn pair_product(
         &self,
         cube: usize,
@@ -100,8 +111,8 @@ impl Machine<'_> {
         self.peer(cube)?;
         let problem = if cube % 2 == 1 {
             "issued by the odd cube of the pair"
-        } else if shape.m != 256 {
-            "with 64 rows a cube"
+        } else if shape.m == 128 && matches!(mma.a, MatrixSource::Tensor(_)) {
+            "with 64 rows a cube and A in tensor memory"
         } else if mma.scales.is_some() {
             "with block scales"
         } else {
@@ -133,7 +144,8 @@ impl Machine<'_> {
                 }
                 Ok::<(), Fault>(())
             };
-            columns(&mut held.written, product.d, shape.n)?;
+            let halves = if mma.pair && m == 64 { 2 } else { 1 };
+            columns(&mut held.written, product.d, shape.n / halves)?;
             let mut pieces = Vec::new();
             if let MatrixSource::Tensor(_) = &mma.a {
                 let count = shape.k * shape.a.bits / 32;
@@ -245,13 +257,14 @@ impl Machine<'_> {
         let tensor = &mut self.cubes[cube].tensor;
         let sign = if shape.negate { -1.0 } else { 1.0 };
         for (row, a) in left.chunks(k).enumerate() {
-            let lane = lane_of(row as u32, rows);
-            let word = if pair { cube % 2 * 4 } else { 0 } + lane as usize / 32;
-            if product.disabled[word] >> (lane % 32) & 1 == 1 {
-                continue;
-            }
             for (column, b) in right.chunks(k).enumerate() {
-                let at = product.d + column as u32;
+                let cell = (row as u32, column as u32);
+                let (lane, column) = result_cell(cell, rows, shape.n, pair);
+                let word = if pair { cube % 2 * 4 } else { 0 } + lane as usize / 32;
+                if product.disabled[word] >> (lane % 32) & 1 == 1 {
+                    continue;
+                }
+                let at = product.d + column;
                 let old = if product.accumulate {
                     f64::from(f32::from_bits(tensor.get(lane, at)?))
                 } else {
