@@ -9,6 +9,8 @@ use super::values::{Numbers, bytes, floats};
 const SOURCE: &str = include_str!("../fixtures/pair_product.sm_100a.ptx");
 /// A lies in tensor memory, B comes by tensor map, and both cubes arrive on the even one's mbarriers.
 const TENSOR: &str = include_str!("../fixtures/pair_tensor.sm_100a.ptx");
+/// Block-scaled products.
+const SCALED: &str = include_str!("../fixtures/pair_scaled.sm_100a.ptx");
 const M: usize = 256;
 const N: usize = 64;
 const K: usize = 32;
@@ -31,6 +33,14 @@ fn product_of(
     let [a_id, b_id] = [&a, &b].map(|values| memory.add(&bytes(values, Format::Bf16)));
     let d = memory.reserve(M * N * 4);
     let args = vec![Arg::Buffer(a_id, 0), pass(b_id), Arg::Buffer(d, 0)];
+    launch(source, args, schedule, &memory)?;
+    let exact = (0..M * N)
+        .map(|at| (0..K).map(|k| a[at / N * K + k] * b[at % N * K + k]).sum())
+        .collect();
+    Ok((floats(&memory.contents(d), Format::F32), exact))
+}
+
+fn launch(source: &str, args: Vec<Arg>, schedule: Schedule, memory: &Memory) -> Result<(), String> {
     let kernel = parse(source)
         .and_then(|module| Kernel::load(&module, None))
         .map_err(|error| format!("{error:?}"))?;
@@ -38,11 +48,9 @@ fn product_of(
     launch.cluster = [2, 1, 1];
     launch.schedule = schedule;
     launch.max_instructions = 1_000_000;
-    run(&kernel, &launch, &memory).map_err(|error| format!("{error:?}"))?;
-    let exact = (0..M * N)
-        .map(|at| (0..K).map(|k| a[at / N * K + k] * b[at % N * K + k]).sum())
-        .collect();
-    Ok((floats(&memory.contents(d), Format::F32), exact))
+    run(&kernel, &launch, memory)
+        .map(|_| ())
+        .map_err(|error| format!("{error:?}"))
 }
 
 fn agree(got: &[f64], exact: &[f64]) -> bool {
@@ -185,6 +193,53 @@ fn a_pair_steps_n_by_16() {
     assert!(error.contains("Descriptor"), "{error}");
     let error = product(&narrow(48), Schedule::Latest).unwrap_err();
     assert!(error.contains("Uninitialised"), "{error}");
+}
+
+/// As [`product`] for 64 of K in E4M3, scaled in both operands; whether the result is right.
+fn scaled(source: &str, schedule: Schedule) -> Result<bool, String> {
+    let k = 2 * K;
+    let factor = |row: usize, [p, q]: [usize; 2], [least, other]: [i32; 2], half: usize| {
+        let power = [(row % p) as i32 + least, (row % q) as i32 + other][half];
+        2f64.powi(power)
+    };
+    let mut numbers = Numbers(19);
+    let a = numbers.exact(M * k, Format::E4m3);
+    let b = numbers.exact(N * k, Format::E4m3);
+    let mut memory = Memory::new();
+    let [a_id, b_id] = [&a, &b].map(|values| memory.add(&bytes(values, Format::E4m3)));
+    let d = memory.reserve(M * N * 4);
+    let args = [a_id, b_id, d].map(|id| Arg::Buffer(id, 0)).to_vec();
+    launch(source, args, schedule, &memory)?;
+    let got = floats(&memory.contents(d), Format::F32);
+    Ok((0..M * N).all(|at| {
+        let (row, column) = (at / N, at % N);
+        let terms = || {
+            (0..k).map(|l| {
+                let of_a = factor(row, [7, 5], [-7, -7], l / 32);
+                let of_b = factor(column, [3, 4], [-6, -8], l / 32);
+                a[row * k + l] * of_a * b[column * k + l] * of_b
+            })
+        };
+        let (exact, size): (f64, f64) = (terms().sum(), terms().map(f64::abs).sum());
+        (got[at] - exact).abs() <= size * k as f64 * 2f64.powi(-23)
+    }))
+}
+
+#[test]
+fn a_pair_scales_by_the_factors_of_each_cube() {
+    for schedule in [Schedule::Latest, Schedule::Random(1), Schedule::Random(2)] {
+        assert_eq!(scaled(SCALED, schedule), Ok(true), "{schedule:?}");
+    }
+    // Factors of the other rows of A, none for the second half of N, the same ones for both halves of K.
+    for (text, other) in [
+        ("shl.b32 %t1, %r2, 7", "shl.b32 %t1, %r2, 6"),
+        ("x2.b32 [%t6], {%s4, %s5}", "x2.b32 [%t6], {%s4, %s4}"),
+        ("mov.u32 %r19, 814743568", "mov.u32 %r19, %r16"),
+    ] {
+        assert!(SCALED.contains(text), "{text}");
+        let came = scaled(&SCALED.replace(text, other), Schedule::Latest);
+        assert_eq!(came, Ok(false), "{text}");
+    }
 }
 
 #[test]

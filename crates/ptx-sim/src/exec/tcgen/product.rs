@@ -100,8 +100,8 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// What of products of pairs is modelled: the even cube issues, without block scales; 64 rows of A a cube lie in
-    /// shared memory.
+    /// What of products of pairs is modelled: the even cube issues; 64 rows a cube have A in shared memory and no
+    /// block scales.
     fn pair_product(
         &self,
         cube: usize,
@@ -113,8 +113,8 @@ impl Machine<'_> {
             "issued by the odd cube of the pair"
         } else if shape.m == 128 && matches!(mma.a, MatrixSource::Tensor(_)) {
             "with 64 rows a cube and A in tensor memory"
-        } else if mma.scales.is_some() {
-            "with block scales"
+        } else if shape.m == 128 && mma.scales.is_some() {
+            "with 64 rows a cube and block scales"
         } else {
             return Ok(());
         };
@@ -157,7 +157,7 @@ impl Machine<'_> {
             if mma.scales.is_some() {
                 let (a, b) = product.scales;
                 columns(&mut held.read, a & 0xffff, scale_columns(m))?;
-                columns(&mut held.read, b & 0xffff, scale_columns(n))?;
+                columns(&mut held.read, b & 0xffff, scale_columns(shape.n))?;
             }
             let matrix = Matrix::tcgen05(product.b, shape.b_major)?;
             pieces.extend(matrix.pieces(0, n, shape.k, shape.b.bits));
@@ -219,10 +219,6 @@ impl Machine<'_> {
         for cube in cubes.clone() {
             right.extend(self.smem_operand(cube, product.b, shape.b_major, shape.b, n, k)?);
         }
-        if let (Some((_, _, block)), Some((format, _, id))) = (&mma.scales, shape.scale) {
-            let at = (product.scales.1, id, format);
-            self.scale(cube, &mut right, (shape.n, k, *block), at)?;
-        }
         for cube in cubes {
             self.alive(index, cube)?;
             let mut left = match &mma.a {
@@ -231,9 +227,12 @@ impl Machine<'_> {
                 }
                 _ => self.smem_operand(cube, product.a, shape.a_major, shape.a, m, k)?,
             };
-            if let (Some((_, _, block)), Some((format, id, _))) = (&mma.scales, shape.scale) {
-                let at = (product.scales.0, id, format);
-                self.scale(cube, &mut left, (m, k, *block), at)?;
+            let mut right = right.clone();
+            if let (Some((_, _, block)), Some((format, a, b))) = (&mma.scales, shape.scale) {
+                // Those of A are of the cube's rows, those of B of all N: each cube has them.
+                let (at, other) = product.scales;
+                self.scale(cube, &mut left, (m, k, *block), (at, a, format))?;
+                self.scale(cube, &mut right, (shape.n, k, *block), (other, b, format))?;
             }
             self.accumulate((cube, mma.pair), &shape, &product, (&left, &right))?;
         }
