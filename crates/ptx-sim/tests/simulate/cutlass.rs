@@ -57,7 +57,7 @@ fn product(source: &str, k: usize, schedule: Schedule, load_wait: bool) -> Resul
     let c_id = memory.add(&bytes(&c, Format::F32));
     let d_id = memory.reserve(M * N * 4);
     // F32 from F16, N at bit 17 in eights, M at bit 24 in sixteens; then whether the first product adds to D.
-    let idesc = 1 << 4 | 64 / 8 << 17 | 256 / 16 << 24;
+    let idesc = 1 << 4 | (64 / 8) << 17 | (256 / 16) << 24;
     let args = vec![
         words(&[M, k, 0]),
         words(&[N, k, 0]),
