@@ -192,6 +192,7 @@ pub const FEATURES: [Features; 11] = [
             ("hopper_varlen", TierName::Hopper),
             ("hopper_packed_heads", TierName::Hopper),
             ("blackwell", TierName::Blackwell),
+            ("blackwell_pairs", TierName::Blackwell),
             ("blackwell_varlen", TierName::Blackwell),
             ("blackwell_packed_heads", TierName::Blackwell),
         ],

@@ -81,8 +81,9 @@ pub struct AttendBlueprint {
     pub block: usize,
     /// Stages of K and of V in shared memory; 0 on tiers that keep none there.
     pub stages: usize,
-    /// Cubes that walk the same key blocks and load each of them once between them (TMA multicast
-    /// within a cluster); 1 for cubes on their own.
+    /// Cubes that walk the same key blocks and load each of them once between them: on the Hopper tier with a
+    /// tile each (TMA multicast within a cluster), on the Blackwell tier with the rows of one tile (`cta_group::2`).
+    /// 1 for cubes on their own.
     pub cluster: usize,
     /// Parts of a split tile that a cube takes and merges, each with a plane of its own: 1 but on the plane
     /// tier.
@@ -110,6 +111,14 @@ impl AttendBlueprint {
             (TierName::Plane, _) => self.plane_shape().units() as usize,
             (TierName::Unit, RoleSplit::None) => self.rows,
             (TierName::Unit, RoleSplit::Softmax) => 2 * self.rows,
+        }
+    }
+
+    /// Cubes whose rows make a tile.
+    pub(crate) fn cubes_of_tile(&self) -> usize {
+        match self.tier {
+            TierName::Blackwell => self.cluster,
+            _ => 1,
         }
     }
 
@@ -168,11 +177,12 @@ impl AttendBlueprint {
             d: self.d as u32,
             d_v: self.d_v as u32,
             block: self.block as u32,
-            q_stages: self.rows as u32 / STAGE_ROWS,
+            q_stages: self.rows as u32 / STAGE_ROWS / self.cluster as u32,
             stages: self.stages as u32,
             ty: self.ptx_type(),
             features: self.features,
             pack: self.pack as u32,
+            cubes: self.cluster as u32,
         }
     }
 

@@ -28,15 +28,11 @@ pub(crate) struct ForwardCall<'a> {
 impl ForwardCall<'_> {
     /// Tiles of a lane, and those of the whole problem with all their parts.
     fn tiles(&self) -> (usize, usize) {
-        let AttendBlueprint {
-            rows,
-            pack,
-            cluster,
-            ..
-        } = self.blueprint;
+        let AttendBlueprint { rows, pack, .. } = self.blueprint;
         let tiles = (self.dims.s_q * pack).div_ceil(rows);
-        // Cubes of a cluster take neighbours of one lane.
-        let tiles = self.listed.unwrap_or(tiles.next_multiple_of(cluster));
+        // Cubes that share loads take neighbours of one lane, those of a pair one tile.
+        let apart = self.blueprint.cluster / self.blueprint.cubes_of_tile();
+        let tiles = self.listed.unwrap_or(tiles.next_multiple_of(apart));
         (tiles, self.lanes() * tiles * self.hooks.splits.splits)
     }
 
@@ -268,7 +264,9 @@ impl ForwardCall<'_> {
     fn blackwell(&self, [q, k, v, out]: [&Tensor<4>; 4], lse: &Tensor<3>) -> Result<(), Error> {
         let blueprint = self.blueprint;
         let total = self.countable("tiles of the blackwell tier")?;
-        let cubes = spread("attend_forward", total, self.caps)?;
+        // An even number along x, so that the cubes of a pair are a cluster.
+        let cubes = spread("attend_forward", total * blueprint.cluster, self.caps)?;
+        let keys = blueprint.block / blueprint.cluster;
         // SAFETY: every view was checked against its buffer and for TMA; rows past the tensor
         // arrive as zeros and are not stored.
         unsafe {
@@ -278,7 +276,7 @@ impl ForwardCall<'_> {
                 CubeDim::new_1d(blueprint.units() as u32),
                 address(blueprint.wide),
                 query_map(q, &blueprint),
-                tensor_map(k, [1, 1, blueprint.block, 64]),
+                tensor_map(k, [1, 1, keys, 64]),
                 tensor_map(v, [1, 1, blueprint.block, 64]),
                 buffer(out, chunk(out)),
                 BufferArg::from_raw_parts(lse.handle.clone(), lse.capacity()),
@@ -322,7 +320,8 @@ pub(super) fn lse_layout(lse: &Tensor<3>) -> LayoutLaunch {
 /// # Safety
 /// As [`tensor_map`].
 pub(super) unsafe fn query_map(q: &Tensor<4>, blueprint: &AttendBlueprint) -> TensorMapArg<Tiled> {
-    let AttendBlueprint { rows, pack, .. } = *blueprint;
+    let pack = blueprint.pack;
+    let rows = blueprint.rows / blueprint.cubes_of_tile();
     // SAFETY: the caller's; the second view names the same elements.
     unsafe {
         if pack == 1 {

@@ -11,6 +11,7 @@ mod models;
 mod operands;
 mod packed;
 mod packed_heads;
+mod pairs;
 mod quantize;
 mod rows;
 mod varlen;
@@ -31,6 +32,7 @@ pub fn problems() -> Vec<Problem> {
         matrix::entries(),
         varlen::entries(),
         packed_heads::entries(),
+        pairs::entries(),
         backward::entries(),
         decode::entries(),
         append::entries(),

@@ -129,24 +129,21 @@ fn zero_past_length(ctx: &mut HopperCtx<'_>, stage: u32, kept: u32, lands: u32, 
     ptx::mbar_wait(lands, ctx.mended % 2u32);
     ctx.mended += 1u32;
     let smem = ctx.v_smem + stage * comptime!(shape.v_bytes());
-    zero_rows(
-        smem,
-        kept,
-        comptime!(shape.block),
-        comptime!(shape.d_v),
-        full,
-    );
+    zero_rows(smem, kept, comptime!(shape.block), comptime!(shape.d_v));
+    sync_plane();
+    if UNIT_POS % 32u32 == 0u32 {
+        ptx::mbar_arrive(full);
+    }
 }
 
 /// Zeroes rows `kept..block` of the stage at `smem`, `width` columns wide in 64-column tiles, by the
-/// calling warp, which then arrives once on `full`.
+/// calling warp.
 #[cube]
 pub(in crate::arch) fn zero_rows(
     smem: u32,
     kept: u32,
     #[comptime] block: u32,
     #[comptime] width: u32,
-    full: u32,
 ) {
     let lane = UNIT_POS % 32u32;
     let mut row = kept + lane;
@@ -163,8 +160,4 @@ pub(in crate::arch) fn zero_rows(
         row += 32u32;
     }
     ptx::fence_async();
-    sync_plane();
-    if lane == 0u32 {
-        ptx::mbar_arrive(full);
-    }
 }

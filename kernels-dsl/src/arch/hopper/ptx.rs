@@ -64,7 +64,7 @@ pub(super) fn mbar_arrive_at(bar: u32, rank: u32) {
 
 /// All units of all cubes of the cluster meet [9.7.13.3].
 #[cube]
-pub(super) fn cluster_sync() {
+pub(in crate::arch) fn cluster_sync() {
     gpu_asm!("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;");
 }
 

@@ -53,10 +53,10 @@ impl<'a> Edge for ProbsInTensor<'a> {
 
     fn send(ctx: &mut BlackwellCtx<'a>, _value: &TensorProbs) {
         ptx::store_wait();
-        ctx.arrive(ctx.probs_full(ctx.stage));
+        ctx.arrive_for_product(ctx.probs_full(ctx.stage));
     }
     fn receive(ctx: &mut BlackwellCtx<'a>, _value: &mut TensorProbs) {
-        shared::mbar_wait(ctx.probs_full(ctx.stage), ctx.blocks % 2u32);
+        ctx.wait_all(ctx.probs_full(ctx.stage), ctx.blocks % 2u32);
         ptx::fence_after();
         ctx.blocks += 1u32;
     }

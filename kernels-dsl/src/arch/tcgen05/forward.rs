@@ -45,6 +45,8 @@ pub struct BlackwellCtx<'a> {
     pub v_smem: u32,
     /// See `q_smem`.
     pub bars: u32,
+    /// Number of this cube among those of its tile.
+    pub rank: u32,
     /// First column of tensor memory.
     pub tensor: u32,
     /// Factor, inverse and lse of every row of the tile.
@@ -129,6 +131,46 @@ impl<'a> BlackwellCtx<'a> {
             shared::mbar_arrive(bar);
         }
     }
+    /// As [`arrive`](Self::arrive), on the barrier of the cube that multiplies.
+    pub(super) fn arrive_for_product(&self, bar: u32) {
+        ptx::fence_before();
+        sync_plane();
+        if lane() == 0u32 {
+            self.arrive_once(self.for_product(bar));
+        }
+    }
+    /// The barrier that the cube that multiplies has where this one has `bar`.
+    pub(super) fn for_product(&self, bar: u32) -> u32 {
+        if comptime!(self.shape.cubes > 1) {
+            ptx::in_first_cube(bar)
+        } else {
+            bar
+        }
+    }
+    /// One arrival on a barrier of either cube.
+    pub(super) fn arrive_once(&self, bar: u32) {
+        if comptime!(self.shape.cubes > 1) {
+            ptx::arrive_in_cluster(bar);
+        } else {
+            shared::mbar_arrive(bar);
+        }
+    }
+    /// One arrival that expects `bytes` on a barrier of either cube.
+    pub(super) fn expect(&self, bar: u32, bytes: u32) {
+        if comptime!(self.shape.cubes > 1) {
+            ptx::expect_in_cluster(bar, bytes);
+        } else {
+            shared::mbar_expect(bar, bytes);
+        }
+    }
+    /// Waits for what all cubes of the tile arrive on.
+    pub(super) fn wait_all(&self, bar: u32, parity: u32) {
+        if comptime!(self.shape.cubes > 1) {
+            ptx::wait_in_cluster(bar, parity);
+        } else {
+            shared::mbar_wait(bar, parity);
+        }
+    }
     /// Column 0 of this warp's quarter of the lanes.
     pub(super) fn lane_address(&self) -> u32 {
         self.tensor + (UNIT_POS / 32u32 % 4u32) * comptime!(32u32 << 16)
@@ -152,13 +194,13 @@ impl<'a> BlackwellCtx<'a> {
     pub(super) fn acc_column(&self, stage: u32) -> u32 {
         comptime!(self.shape.tensor_plan().acc(0)) + stage * comptime!(self.shape.width())
     }
-    /// Row of query stage `stage` that this thread works on.
+    /// Row of the tile that this thread works on in query stage `stage`.
     pub(super) fn stage_row(&self, stage: u32) -> u32 {
-        stage * STAGE_ROWS + UNIT_POS % STAGE_ROWS
+        self.rank * comptime!(self.shape.rows()) + self.row_slot(stage) as u32
     }
     /// Its place among the factors.
     pub(super) fn row_slot(&self, stage: u32) -> usize {
-        self.stage_row(stage) as usize
+        (stage * STAGE_ROWS + UNIT_POS % STAGE_ROWS) as usize
     }
 }
 
@@ -192,7 +234,7 @@ impl<'a> Product for TensorScores<'a> {
         let shape = comptime!(ctx.shape);
         let stages = comptime!(shape.stages);
         let ring = ctx.k_pos % stages;
-        shared::mbar_wait(ctx.k_full(ring), ctx.k_pos / stages % 2u32);
+        ctx.wait_all(ctx.k_full(ring), ctx.k_pos / stages % 2u32);
         if lane() == 0u32 {
             if comptime!(shape.features.operands.is_some()) {
                 block_scaled::issue_scores(&*ctx, ring, j);
@@ -201,12 +243,13 @@ impl<'a> Product for TensorScores<'a> {
                 let k = k_major(ctx.k_smem + ring * comptime!(shape.k_stage()));
                 let text = comptime!(ptx::scores_text(
                     shape.instruction(shape.block, false),
-                    &shape.score_steps()
+                    &shape.score_steps(),
+                    shape.cubes
                 ));
                 ptx::issue_scores(ctx.tensor + ctx.scores_column(), q, k, text);
             }
-            ptx::commit(ctx.scores_full(ctx.stage));
-            ptx::commit(ctx.k_empty(ring));
+            ptx::commit(ctx.scores_full(ctx.stage), comptime!(shape.cubes));
+            ptx::commit(ctx.k_empty(ring), comptime!(shape.cubes));
         }
         ctx.k_pos += 1u32;
     }
@@ -236,7 +279,7 @@ impl<'a> Product for TensorValues<'a> {
         let shape = comptime!(ctx.shape);
         let stages = comptime!(shape.stages);
         let ring = ctx.v_pos % stages;
-        shared::mbar_wait(ctx.v_full(ring), ctx.v_pos / stages % 2u32);
+        ctx.wait_all(ctx.v_full(ring), ctx.v_pos / stages % 2u32);
         if lane() == 0u32 {
             if comptime!(shape.features.operands.is_some()) {
                 block_scaled::issue_values(&*ctx, ring, j, &*acc);
@@ -247,12 +290,13 @@ impl<'a> Product for TensorValues<'a> {
                 );
                 let text = comptime!(ptx::values_text(
                     shape.instruction(shape.width(), true),
-                    &shape.value_steps()
+                    &shape.value_steps(),
+                    shape.cubes
                 ));
                 let o = ctx.tensor + ctx.acc_column(ctx.stage);
                 ptx::issue_values(o, ctx.tensor + ctx.probs_column(), v, acc.filled, text);
             }
-            ptx::commit(ctx.v_empty(ring));
+            ptx::commit(ctx.v_empty(ring), comptime!(shape.cubes));
         }
         acc.filled = 1u32;
         ctx.v_pos += 1u32;
@@ -338,7 +382,7 @@ impl<'a, X: Exponential> Tier for Blackwell<'a, X> {
         }
         if comptime!(roles.multiply) {
             if !range.is_empty() {
-                shared::mbar_wait(ctx.q_full(), 0u32);
+                ctx.wait_all(ctx.q_full(), 0u32);
                 if comptime!(ctx.shape.features.operands.is_some()) {
                     if lane() == 0u32 {
                         block_scaled::place_query_scales(&*ctx);
@@ -350,7 +394,7 @@ impl<'a, X: Exponential> Tier for Blackwell<'a, X> {
     /// The last values have been issued as well. Nobody waits for those of a tile without keys.
     fn scores_done(ctx: &mut BlackwellCtx<'a>) {
         if lane() == 0u32 && !ctx.empty {
-            ptx::commit(ctx.out_full(ctx.stage));
+            ptx::commit(ctx.out_full(ctx.stage), comptime!(ctx.shape.cubes));
         }
     }
     fn turn_begin(_ctx: &mut BlackwellCtx<'a>) {}
@@ -384,7 +428,7 @@ impl<'a, X: Exponential> Tier for Blackwell<'a, X> {
             let o = ctx.lane_address() + ctx.acc_column(ctx.stage);
             ptx::scale_row(o, factors[0], comptime!(ctx.shape.width()), CHUNK);
         }
-        ctx.arrive(ctx.probs_full(ctx.stage));
+        ctx.arrive_for_product(ctx.probs_full(ctx.stage));
     }
     fn store(ctx: &mut BlackwellCtx<'a>, _acc: &TensorAcc, done: &Finished) {
         store_rows(ctx, done);

@@ -9,8 +9,8 @@ use crate::arch::hopper::{Binary, HopperLayouts, ptx as shared};
 use crate::attention::*;
 use crate::launch::AttendBlueprint;
 
-/// `attend_forward` on the Blackwell tier: a cube a tile, the longest first.
-#[cube(launch_unchecked, address_type = "dynamic")]
+/// `attend_forward` on the Blackwell tier: a cube or a pair of cubes a tile, the longest first.
+#[cube(launch_unchecked, address_type = "dynamic", cluster_dim = CubeDim::new_1d(blueprint.cluster as u32))]
 pub fn attend_forward_blackwell<E: Float>(
     q: &TensorMap<E, Tiled>,
     k: &TensorMap<E, Tiled>,
@@ -44,7 +44,7 @@ pub fn attend_forward_blackwell<E: Float>(
 /// [b, h_kv, d_v, s_kv]; scale factors as tiles of 256 places, [b, h, rows / 128, 256 * tiles of a row], h_q / pack heads of q
 /// where heads are packed. Outputs are multiplied by `factor`, as the values that codes of v stand for would be. Packed
 /// sequences start where the words [n, 3] from `starts` on in the table say: tile of q's scale factors, of k's, first column of v.
-#[cube(launch_unchecked, address_type = "dynamic")]
+#[cube(launch_unchecked, address_type = "dynamic", cluster_dim = CubeDim::new_1d(blueprint.cluster as u32))]
 pub fn attend_operands_blackwell<E: Float>(
     q: &TensorMap<E, Tiled>,
     k: &TensorMap<E, Tiled>,
@@ -108,7 +108,7 @@ fn attend_cube<E: Float>(
     let mut rows: Shared<[f32]> =
         Shared::new_aligned_slice(comptime!(shape.row_words() as usize), 16usize);
     let tensor: Shared<[u32]> = Shared::new_aligned_slice(4usize, 16usize);
-    if CUBE_POS < sizes.total {
+    if CUBE_POS / comptime!(shape.cubes as usize) < sizes.total {
         let smem = BlackwellSmem {
             q: shared::smem_addr::<E>(&q_tile[0]),
             k: shared::smem_addr::<E>(&k_stages[0]),
@@ -122,23 +122,34 @@ fn attend_cube<E: Float>(
         }
         if warp == 0u32 {
             let place = shared::smem_addr::<u32>(&tensor[0]);
-            ptx::tensor_alloc(place, comptime!(shape.tensor_plan().allocated()));
+            let columns = comptime!(shape.tensor_plan().allocated());
+            ptx::tensor_alloc(place, columns, comptime!(shape.cubes));
         }
-        ptx::fence_before();
-        sync_cube();
-        ptx::fence_after();
+        meet(shape);
         let columns = tensor[0];
         run_blackwell(
             out, lse, &mut rows, maps, &smem, columns, warp, tensors, layouts, sizes, scalars,
             offsets, factor, starts, blueprint,
         );
-        ptx::fence_before();
-        sync_cube();
-        ptx::fence_after();
+        // No cube leaves while another may use its memory or arrive on its barriers.
+        meet(shape);
         if warp == 0u32 {
-            ptx::tensor_free(columns, comptime!(shape.tensor_plan().allocated()));
+            let allocated = comptime!(shape.tensor_plan().allocated());
+            ptx::tensor_free(columns, allocated, comptime!(shape.cubes));
         }
     }
+}
+
+/// All units of all cubes of a tile meet, with what they did to tensor memory.
+#[cube]
+fn meet(#[comptime] shape: BlackwellShape) {
+    ptx::fence_before();
+    if comptime!(shape.cubes > 1) {
+        shared::cluster_sync();
+    } else {
+        sync_cube();
+    }
+    ptx::fence_after();
 }
 
 /// Addresses of the tensor maps: elements, and scale factors of block-scaled operands.
@@ -192,9 +203,9 @@ fn arrivals(shape: BlackwellShape, i: u32) -> u32 {
     let ring = 1 + 4 * shape.stages;
     let of_stage = ring + 5 * shape.q_stages;
     if (1..ring).contains(&i) {
-        // Full: the loading thread. Empty: a commit for each query stage.
+        // Full: the loading thread of every cube. Empty: a commit for each query stage.
         return match (i - 1) / shape.stages % 2 {
-            0 => 1,
+            0 => shape.cubes,
             _ => shape.q_stages,
         };
     }
@@ -202,12 +213,21 @@ fn arrivals(shape: BlackwellShape, i: u32) -> u32 {
         return match (i - ring) / shape.q_stages {
             // Scores and outputs: a commit.
             0 | 4 => 1,
-            // Weights: the warps of the softmax and of the correction.
-            1 => 8,
+            // Weights: the warps of the softmax and of the correction of every cube.
+            1 => 8 * shape.cubes,
             _ => 4,
         };
     }
-    1
+    match i {
+        0 => shape.cubes,
+        _ => 1,
+    }
+}
+
+/// Position of this cube's tile: the cubes of a tile follow one another.
+#[cube]
+fn position_here(#[comptime] shape: BlackwellShape) -> u32 {
+    (CUBE_POS / comptime!(shape.cubes as usize)) as u32
 }
 
 /// The tile of this cube.
@@ -219,10 +239,20 @@ fn tile_here(
     #[comptime] shape: BlackwellShape,
 ) -> TileCoords {
     let tile = comptime!(shape.tile_shape());
-    let position = CUBE_POS as u32;
+    let position = position_here(shape);
     layouts
         .order
         .tile(position, sizes.h_q, sizes.tiles, inputs, tile)
+}
+
+/// Number of this cube among those of its tile.
+#[cube]
+fn rank_here(#[comptime] shape: BlackwellShape) -> u32 {
+    if comptime!(shape.cubes > 1) {
+        CUBE_POS_CLUSTER
+    } else {
+        0u32.runtime()
+    }
 }
 
 /// What the table has from `starts` on for the sequence of this cube's tile.
@@ -240,7 +270,7 @@ fn starts_here(
         v: 0u32.runtime(),
     };
     if comptime!(shape.features.operands.is_some() && shape.features.varlen) {
-        let position = CUBE_POS as u32;
+        let position = position_here(shape);
         let sequence = layouts.order.sequence(position, sizes.tiles, inputs);
         let at = starts + 3 * sequence as usize;
         here.q = table_word(inputs.tensors, at);
@@ -280,7 +310,7 @@ fn run_blackwell<'a>(
     let range = segments(
         &at,
         scalars,
-        comptime!(shape.rows()),
+        comptime!(shape.tile_rows()),
         comptime!(shape.block),
         comptime!(shape.features),
     );
@@ -296,6 +326,7 @@ fn run_blackwell<'a>(
         k_smem: smem.k,
         v_smem: smem.v,
         bars: smem.bars,
+        rank: rank_here(shape),
         tensor: columns,
         rows,
         // The same again: what the loop borrows cannot lie in its context.
@@ -337,11 +368,13 @@ fn run_blackwell<'a>(
         if comptime!(shape.registers().is_some()) {
             shared::registers_down(comptime!(shape.registers().unwrap_or_default().2));
         }
-        // The first warps multiply, one for each stage, and the next one loads.
+        // The first warps multiply, one for each stage, those of cube 0 for a pair; the next one loads.
         ctx.stage = warp % 4u32;
         if ctx.stage < q_stages {
-            let roles = comptime!(Roles::MULTIPLY);
-            attend_tile::<Blackwell<'a, Binary>>(&mut ctx, &at, &range, &inputs, plan, roles);
+            if ctx.rank == 0u32 {
+                let roles = comptime!(Roles::MULTIPLY);
+                attend_tile::<Blackwell<'a, Binary>>(&mut ctx, &at, &range, &inputs, plan, roles);
+            }
         } else if ctx.stage == q_stages {
             let roles = comptime!(Roles::LOAD);
             attend_tile::<Blackwell<'a, Binary>>(&mut ctx, &at, &range, &inputs, plan, roles);

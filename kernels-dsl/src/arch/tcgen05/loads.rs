@@ -2,7 +2,7 @@
 
 use cubecl::prelude::*;
 
-use super::ptx::mask_shared16;
+use super::ptx::{mask_shared16, pair_load, pair_load_packed};
 use super::shape::SCALE_BYTES;
 use super::{BlackwellCtx, BlackwellShape, STAGE_ROWS};
 use crate::arch::hopper::ptx::lane;
@@ -14,19 +14,32 @@ use crate::quant::OperandFormat;
 #[cube]
 pub(super) fn load_queries(ctx: &BlackwellCtx<'_>, at: &TileCoords) {
     let shape = comptime!(ctx.shape);
-    let full = ctx.q_full();
-    ptx::mbar_expect(full, comptime!(shape.q_bytes()));
-    let query = (at.first_q + at.query(0u32.runtime())) as i32;
+    let full = ctx.for_product(ctx.q_full());
+    ctx.expect(full, comptime!(shape.q_bytes()));
+    let query = (at.first_q + at.query(ctx.rank * comptime!(shape.rows()))) as i32;
     let batch = at.batch as i32;
     #[unroll]
     for c in 0..comptime!(shape.row_places().div_ceil(64)) {
         let to = ctx.q_smem + comptime!(c * shape.rows() * 128);
         let column = comptime!((c * 64) as i32).runtime();
         if comptime!(shape.pack == 1) {
-            ptx::tma_load(to, ctx.maps.q, column, query, at.head as i32, batch, full);
+            load_box(
+                to,
+                ctx.maps.q,
+                column,
+                query,
+                at.head as i32,
+                batch,
+                full,
+                shape,
+            );
         } else {
             let head_kv = (at.head / ctx.group) as i32;
-            ptx::tma_load_packed(to, ctx.maps.q, column, query, head_kv, batch, full);
+            if comptime!(shape.cubes > 1) {
+                pair_load_packed(to, ctx.maps.q, column, query, head_kv, batch, full);
+            } else {
+                ptx::tma_load_packed(to, ctx.maps.q, column, query, head_kv, batch, full);
+            }
         }
     }
     if comptime!(shape.features.operands.is_some()) {
@@ -48,6 +61,25 @@ pub(super) fn load_queries(ctx: &BlackwellCtx<'_>, at: &TileCoords) {
                 n,
             );
         }
+    }
+}
+
+/// A box of four axes, whose bytes a barrier of either cube counts.
+#[cube]
+fn load_box(
+    smem: u32,
+    map: u64,
+    x: i32,
+    row: i32,
+    head: i32,
+    batch: i32,
+    bar: u32,
+    #[comptime] shape: BlackwellShape,
+) {
+    if comptime!(shape.cubes > 1) {
+        pair_load(smem, map, x, row, head, batch, bar);
+    } else {
+        ptx::tma_load(smem, map, x, row, head, batch, bar);
     }
 }
 
@@ -77,19 +109,16 @@ pub(super) fn load_keys(ctx: &BlackwellCtx<'_>, at: &TileCoords, j: u32) {
     let shape = comptime!(ctx.shape);
     let stages = comptime!(shape.stages);
     let stage = ctx.k_pos % stages;
-    let full = ctx.k_full(stage);
+    let full = ctx.for_product(ctx.k_full(stage));
     ptx::mbar_wait(ctx.k_empty(stage), (ctx.k_pos / stages % 2u32) ^ 1u32);
-    ptx::mbar_expect(full, comptime!(shape.k_bytes()));
+    ctx.expect(full, comptime!(shape.k_bytes()));
     let smem = ctx.k_smem + stage * comptime!(shape.k_stage());
-    load_block(
-        ctx,
-        at,
-        j,
-        smem,
-        ctx.maps.k,
-        full,
-        comptime!(shape.row_places()),
-    );
+    // The half of the keys that this cube of a pair multiplies with.
+    let rows = comptime!(shape.key_rows());
+    let row = at.first_kv + j * comptime!(shape.block) + ctx.rank * rows;
+    let columns = comptime!(shape.row_places());
+    let first = 0u32.runtime();
+    load_block(ctx, at, row, first, smem, ctx.maps.k, full, rows, columns);
     if comptime!(shape.features.operands.is_some()) {
         let to = smem + comptime!(shape.k_codes());
         let tile = (ctx.starts.k + j * comptime!(shape.block) / STAGE_ROWS) as i32;
@@ -141,10 +170,10 @@ fn quad(shape: BlackwellShape) -> u32 {
     shape.value_format().map_or(STAGE_ROWS, quad)
 }
 
-/// Zeroes the scale factors of the groups of value block j that start at key `len` or later, by the calling warp, which then
-/// arrives once on `full`. Their codes are numbers, whatever the values were.
+/// Zeroes the scale factors of the groups of value block j that start at key `len` or later, by the calling warp.
+/// Their codes are numbers, whatever the values were.
 #[cube]
-fn zero_scales(smem: u32, j: u32, len: u32, full: u32, #[comptime] shape: BlackwellShape) {
+fn zero_scales(smem: u32, j: u32, len: u32, #[comptime] shape: BlackwellShape) {
     let quad = comptime!(quad(shape));
     let first = j * comptime!(shape.block) / quad * quad;
     #[unroll]
@@ -158,31 +187,29 @@ fn zero_scales(smem: u32, j: u32, len: u32, full: u32, #[comptime] shape: Blackw
         mask_shared16(line, mask);
     }
     ptx::fence_async();
-    sync_plane();
-    if lane() == 0u32 {
-        ptx::mbar_arrive(full);
-    }
 }
 
-/// Block j of K or V, `width` columns wide, in 64-column tiles.
+/// `rows` rows and `columns` columns of K or V from (row, column) on, in 64-column tiles.
 #[cube]
 fn load_block(
     ctx: &BlackwellCtx<'_>,
     at: &TileCoords,
-    j: u32,
+    row: u32,
+    column: u32,
     smem: u32,
     map: u64,
     bar: u32,
-    #[comptime] width: u32,
+    #[comptime] rows: u32,
+    #[comptime] columns: u32,
 ) {
-    let block = comptime!(ctx.shape.block);
-    let row = (at.first_kv + j * block) as i32;
+    let shape = comptime!(ctx.shape);
     let head = (at.head / ctx.group) as i32;
     #[unroll]
-    for c in 0..comptime!(width.div_ceil(64)) {
-        let to = smem + comptime!(c * block * 128);
-        let column = comptime!((c * 64) as i32).runtime();
-        ptx::tma_load(to, map, column, row, head, at.batch as i32, bar);
+    for c in 0..comptime!(columns.div_ceil(64)) {
+        let to = smem + comptime!(c * rows * 128);
+        let column = (column + comptime!(c * 64)) as i32;
+        let (row, batch) = (row as i32, at.batch as i32);
+        load_box(to, map, column, row, head, batch, bar, shape);
     }
 }
 
@@ -199,7 +226,7 @@ pub(super) fn load_values(ctx: &mut BlackwellCtx<'_>, at: &TileCoords, j: u32) {
     let shape = comptime!(ctx.shape);
     let stages = comptime!(shape.stages);
     let stage = ctx.v_pos % stages;
-    let full = ctx.v_full(stage);
+    let full = ctx.for_product(ctx.v_full(stage));
     let smem = ctx.v_smem + stage * comptime!(shape.v_stage());
     let row0 = j * comptime!(shape.block);
     let mut lands = full;
@@ -212,11 +239,16 @@ pub(super) fn load_values(ctx: &mut BlackwellCtx<'_>, at: &TileCoords, j: u32) {
     }
     if lane() == 0u32 {
         ptx::mbar_wait(ctx.v_empty(stage), (ctx.v_pos / stages % 2u32) ^ 1u32);
-        ptx::mbar_expect(lands, comptime!(shape.v_bytes()));
+        ctx.expect(lands, comptime!(shape.v_bytes()));
         if comptime!(shape.features.operands.is_some()) {
             load_coded_values(&*ctx, at, j, smem, lands);
         } else {
-            load_block(&*ctx, at, j, smem, ctx.maps.v, lands, comptime!(shape.d_v));
+            // The half of the columns that this cube of a pair multiplies with.
+            let (row, columns) = (at.first_kv + row0, comptime!(shape.value_columns()));
+            let (block, column) = (comptime!(shape.block), ctx.rank * columns);
+            load_block(
+                &*ctx, at, row, column, smem, ctx.maps.v, lands, block, columns,
+            );
         }
     }
     if comptime!(mends(shape)) {
@@ -225,16 +257,19 @@ pub(super) fn load_values(ctx: &mut BlackwellCtx<'_>, at: &TileCoords, j: u32) {
             ptx::mbar_wait(lands, ctx.mended % 2u32);
             ctx.mended += 1u32;
             if comptime!(shape.features.operands.is_some()) {
-                zero_scales(smem, j, at.len_kv, full, shape);
+                zero_scales(smem, j, at.len_kv, shape);
             } else {
                 let kept = at.len_kv.max(row0) - row0;
                 zero_rows(
                     smem,
                     kept,
                     comptime!(shape.block),
-                    comptime!(shape.d_v),
-                    full,
+                    comptime!(shape.value_columns()),
                 );
+            }
+            sync_plane();
+            if lane() == 0u32 {
+                ctx.arrive_once(full);
             }
         }
     }

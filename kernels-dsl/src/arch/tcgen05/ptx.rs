@@ -8,16 +8,16 @@ use crate::arch::hopper::ptx::val;
 // tcgen05 memory [9.7.17.7]. SAFETY of all: executed by whole warps in convergence; addresses lie in
 // what this cube allocated, and a warp touches the quarter of the lanes that its number modulo 4 names.
 
-/// Columns of tensor memory for this cube; their address goes to shared memory at `dst`. No
-/// allocation follows, so the right to allocate is given up.
+/// Columns of tensor memory for this cube, or the same ones for both of a pair, each of which calls; their address goes to
+/// shared memory at `dst`. No allocation follows, so the right to allocate is given up.
 #[cube]
-pub(super) fn tensor_alloc(dst: u32, #[comptime] columns: u32) {
-    gpu_asm!("tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [{a}], {n};\ntcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;", a = in(_) val::<u32>(dst), n = const columns);
+pub(super) fn tensor_alloc(dst: u32, #[comptime] columns: u32, #[comptime] cubes: u32) {
+    gpu_asm!("tcgen05.alloc.cta_group::{g}.sync.aligned.shared::cta.b32 [{a}], {n};\ntcgen05.relinquish_alloc_permit.cta_group::{g}.sync.aligned;", a = in(_) val::<u32>(dst), n = const columns, g = const cubes);
 }
 
 #[cube]
-pub(super) fn tensor_free(address: u32, #[comptime] columns: u32) {
-    gpu_asm!("tcgen05.dealloc.cta_group::1.sync.aligned.b32 {a}, {n};", a = in(_) val::<u32>(address), n = const columns);
+pub(super) fn tensor_free(address: u32, #[comptime] columns: u32, #[comptime] cubes: u32) {
+    gpu_asm!("tcgen05.dealloc.cta_group::{g}.sync.aligned.b32 {a}, {n};", a = in(_) val::<u32>(address), n = const columns, g = const cubes);
 }
 
 /// Orders this thread's tcgen05 operations before what it tells other threads next [9.7.17.11].
@@ -117,29 +117,84 @@ fn scale_text(width: u32, chunk: u32) -> String {
         .collect()
 }
 
-// tcgen05.mma [9.7.17.10]. SAFETY of all: executed by one thread of the cube for each query stage; descriptors
-// address 1024-byte-aligned tiles that their barriers said are there.
+// A pair of cubes, which name each other's barriers as the cluster does. SAFETY: those of the mbarriers of a cube.
 
-/// Commit of everything this thread issued: one arrival on an mbarrier when that is done.
+/// What cube 0 of the cluster has where this one has `address` [9.7.9.23].
 #[cube]
-pub(super) fn commit(bar: u32) {
-    gpu_asm!("tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [{b}];", b = in(_) val::<u32>(bar));
+pub(super) fn in_first_cube(address: u32) -> u32 {
+    let there: u32;
+    gpu_asm!("mapa.shared::cluster.u32 {o}, {a}, 0;", o = out(_) there, a = in(_) val::<u32>(address));
+    there
 }
 
-/// S [128 x n] = Q K^T, all k-steps. `steps`: bytes to k-step i in the stages of Q and K.
+#[cube]
+pub(super) fn arrive_in_cluster(bar: u32) {
+    gpu_asm!("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [{a}];", a = in(_) val::<u32>(bar));
+}
+
+#[cube]
+pub(super) fn expect_in_cluster(bar: u32, bytes: u32) {
+    gpu_asm!("mbarrier.arrive.expect_tx.release.cluster.shared::cluster.b64 _, [{a}], {c};", a = in(_) val::<u32>(bar), c = in(_) val::<u32>(bytes));
+}
+
+/// As [`mbar_wait`](crate::arch::hopper::ptx::mbar_wait), for what both cubes arrive on.
+#[cube]
+pub(super) fn wait_in_cluster(bar: u32, parity: u32) {
+    gpu_asm!("{{\n.reg .pred P1;\nLAB_WAIT:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 P1, [{a}], {c}, 10000000;\n@P1 bra DONE;\nbra LAB_WAIT;\nDONE:\n}}", a = in(_) val::<u32>(bar), c = in(_) val::<u32>(parity));
+}
+
+/// As [`tma_load`](crate::arch::hopper::ptx::tma_load), completing on a barrier of either cube.
+#[cube]
+pub(super) fn pair_load(dst: u32, map: u64, x: i32, row: i32, head: i32, batch: i32, bar: u32) {
+    gpu_asm!("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.cta_group::2 [{d}], [{m}, {{{x}, {r}, {h}, {z}}}], [{b}];",
+        d = in(_) val::<u32>(dst), m = in(_) val::<u64>(map), x = in(_) val::<i32>(x), r = in(_) val::<i32>(row),
+        h = in(_) val::<i32>(head), z = in(_) val::<i32>(batch), b = in(_) val::<u32>(bar));
+}
+
+/// As [`tma_load_packed`](crate::arch::hopper::ptx::tma_load_packed), completing on a barrier of either cube.
+#[cube]
+pub(super) fn pair_load_packed(
+    dst: u32,
+    map: u64,
+    x: i32,
+    row: i32,
+    head: i32,
+    batch: i32,
+    bar: u32,
+) {
+    gpu_asm!("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.cta_group::2 [{d}], [{m}, {{{x}, {p}, {r}, {h}, {z}}}], [{b}];",
+        d = in(_) val::<u32>(dst), m = in(_) val::<u64>(map), x = in(_) val::<i32>(x), p = const 0, r = in(_) val::<i32>(row),
+        h = in(_) val::<i32>(head), z = in(_) val::<i32>(batch), b = in(_) val::<u32>(bar));
+}
+
+// tcgen05.mma [9.7.17.10]. SAFETY of all: executed by one thread of the cube, or of cube 0 of a pair, for each query
+// stage; descriptors address 1024-byte-aligned tiles, in both cubes of a pair, that their barriers said are there.
+
+/// Commit of everything this thread issued: one arrival on an mbarrier, or on that of each cube of a pair, when that is
+/// done.
+#[cube]
+pub(super) fn commit(bar: u32, #[comptime] cubes: u32) {
+    if comptime!(cubes == 1) {
+        gpu_asm!("tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [{b}];", b = in(_) val::<u32>(bar));
+    } else {
+        gpu_asm!("{{ .reg .b16 both; mov.b16 both, 3; tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [{b}], both; }}", b = in(_) val::<u32>(bar));
+    }
+}
+
+/// S [128 x n] of every cube = Q K^T, all k-steps. `steps`: bytes to k-step i in the stages of Q and K.
 #[cube]
 pub(super) fn issue_scores(s: u32, q: u64, k: u64, #[comptime] text: String) {
     gpu_asm!("{{ // {s} {q} {k}\n{text} }}", s = in(_) val::<u32>(s), q = in(_) val::<u64>(q), k = in(_) val::<u64>(k), text = const text);
 }
 
-/// O [128 x n] (+)= P V, all k-steps, replacing O where `add` is 0.
+/// O [128 x n] of every cube (+)= P V, all k-steps, replacing O where `add` is 0.
 #[cube]
 pub(super) fn issue_values(o: u32, p: u32, v: u64, add: u32, #[comptime] text: String) {
     gpu_asm!("{{ // {o} {p} {v} {add}\n{text} }}", o = in(_) val::<u32>(o), p = in(_) val::<u32>(p), v = in(_) val::<u64>(v), add = in(_) val::<u32>(add), text = const text);
 }
 
 /// Text of [`issue_scores`]; operands %0 S, %1 Q, %2 K.
-pub(super) fn scores_text(instruction: u32, steps: &[(u32, u32)]) -> String {
+pub(super) fn scores_text(instruction: u32, steps: &[(u32, u32)], cubes: u32) -> String {
     let n = steps.len();
     let mut text = format!(
         ".reg .pred no, yes;\n.reg .b64 q<{n}>, k<{n}>;\n.reg .b32 id;\nmov.b32 id, {instruction};\n\
@@ -149,7 +204,7 @@ pub(super) fn scores_text(instruction: u32, steps: &[(u32, u32)]) -> String {
         let add = if i == 0 { "no" } else { "yes" };
         text += &format!(
             "add.s64 q{i}, %1, {};\nadd.s64 k{i}, %2, {};\n\
-             tcgen05.mma.cta_group::1.kind::f16 [%0], q{i}, k{i}, id, {add};\n",
+             tcgen05.mma.cta_group::{cubes}.kind::f16 [%0], q{i}, k{i}, id, {add};\n",
             q >> 4,
             k >> 4
         );
@@ -158,7 +213,7 @@ pub(super) fn scores_text(instruction: u32, steps: &[(u32, u32)]) -> String {
 }
 
 /// Text of [`issue_values`]; operands %0 O, %1 P, %2 V, %3 whether the first step adds.
-pub(super) fn values_text(instruction: u32, steps: &[(u32, u32)]) -> String {
+pub(super) fn values_text(instruction: u32, steps: &[(u32, u32)], cubes: u32) -> String {
     let n = steps.len();
     let mut text = format!(
         ".reg .pred first, yes;\n.reg .b64 v<{n}>;\n.reg .b32 id;\nmov.b32 id, {instruction};\n\
@@ -168,7 +223,7 @@ pub(super) fn values_text(instruction: u32, steps: &[(u32, u32)]) -> String {
         let add = if i == 0 { "first" } else { "yes" };
         text += &format!(
             "add.s64 v{i}, %2, {};\n\
-             tcgen05.mma.cta_group::1.kind::f16 [%0], [%1 + {p}], v{i}, id, {add};\n",
+             tcgen05.mma.cta_group::{cubes}.kind::f16 [%0], [%1 + {p}], v{i}, id, {add};\n",
             v >> 4
         );
     }

@@ -32,12 +32,27 @@ pub struct BlackwellShape {
     pub features: LogitFeatures,
     /// Query heads whose rows alternate in a tile; divides the rows.
     pub pack: u32,
+    /// Cubes that multiply together (`cta_group`), 1 or the 2 of a pair: each has query stages of its own, and a half of every
+    /// K and V block.
+    pub cubes: u32,
 }
 
 impl BlackwellShape {
-    /// Query rows of a tile.
+    /// Query rows of a cube.
     pub fn rows(self) -> u32 {
         STAGE_ROWS * self.q_stages
+    }
+    /// Query rows of a tile: those of cube 0 first.
+    pub fn tile_rows(self) -> u32 {
+        self.rows() * self.cubes
+    }
+    /// Keys of a block that a cube holds: a product with K has a column for each.
+    pub fn key_rows(self) -> u32 {
+        self.block / self.cubes
+    }
+    /// Columns of V that a cube holds, the last of them perhaps past its end.
+    pub fn value_columns(self) -> u32 {
+        self.width() / self.cubes
     }
     /// Units of a cube: a softmax and a correction warpgroup for each query stage, and one that loads
     /// and multiplies.
@@ -47,7 +62,7 @@ impl BlackwellShape {
     /// What the coordinates of a tile depend on.
     pub(super) fn tile_shape(self) -> TileShape {
         TileShape {
-            rows: self.rows(),
+            rows: self.tile_rows(),
             pack: self.pack,
             features: self.features,
         }
@@ -153,7 +168,7 @@ impl BlackwellShape {
     }
     /// Bytes of the elements of a key block; their scale factors lie behind them.
     pub fn k_codes(self) -> u32 {
-        Self::columns(self.row_places()) * self.block * 128
+        Self::columns(self.row_places()) * self.key_rows() * 128
     }
     /// Bytes of a key block.
     pub fn k_bytes(self) -> u32 {
@@ -167,8 +182,8 @@ impl BlackwellShape {
     /// lie behind them.
     pub fn v_codes(self) -> u32 {
         match self.features.operands {
-            Some(_) => self.width() * self.value_span(),
-            None => Self::columns(self.d_v) * self.block * 128,
+            Some(_) => self.value_columns() * self.value_span(),
+            None => Self::columns(self.value_columns()) * self.block * 128,
         }
     }
     /// Bytes of a value block.
@@ -209,7 +224,7 @@ impl BlackwellShape {
                 let within = k % 4 * 32;
                 (
                     k / 4 * self.rows() * 128 + within,
-                    k / 4 * self.block * 128 + within,
+                    k / 4 * self.key_rows() * 128 + within,
                 )
             })
             .collect()
@@ -220,12 +235,12 @@ impl BlackwellShape {
             .map(|k| (k * 8, k * 16 * 128))
             .collect()
     }
-    /// Instruction descriptor [PTX 9.7.17.4.4] of a product with `n` columns: f32 results, 16-bit operands, 128 rows;
-    /// `outer` where the right operand's columns are contiguous.
+    /// Instruction descriptor [PTX 9.7.17.4.4] of a product with `n` columns: f32 results, 16-bit operands, 128 rows
+    /// of every cube; `outer` where the right operand's columns are contiguous.
     pub(super) fn instruction(self, n: u32, outer: bool) -> u32 {
         let format = u32::from(self.ty == "bf16");
         let formats = format << 7 | format << 10;
-        let (columns, rows) = ((n / 8) << 17, (STAGE_ROWS / 16) << 24);
+        let (columns, rows) = ((n / 8) << 17, (self.cubes * STAGE_ROWS / 16) << 24);
         1 << 4 | formats | u32::from(outer) << 16 | columns | rows
     }
 }

@@ -46,21 +46,28 @@ pub(super) fn select_blackwell(
         let strides = "16-byte strides and start";
         return no("TMA addressing", &strides, &"other strides");
     }
-    let unpacked = policy.tile.unwrap_or_else(|| blackwell_tile(key, false));
+    let cubes = cubes_of_tile(key, caps, policy)?;
+    let unpacked = policy
+        .tile
+        .unwrap_or_else(|| blackwell_tile(key, cubes, false));
     // Tiles of scale factors of q are packed already, or are not.
     let pack = match (key.features.operands, policy.pack) {
         (Some(_), None) => 1,
         _ => packed_heads(key, unpacked.0, policy, false),
     };
-    let (rows, block) = policy.tile.unwrap_or_else(|| blackwell_tile(key, pack > 1));
+    let (rows, block) = policy
+        .tile
+        .unwrap_or_else(|| blackwell_tile(key, cubes, pack > 1));
     let shortest = if key.features.operands.is_some() {
         64
     } else {
         32
     };
-    if !matches!(rows, 128 | 256) || !matches!(block, 32 | 64 | 128) || block < shortest {
+    let stages = [1, 2].map(|stages| stages * cubes * STAGE_ROWS as usize);
+    if !stages.contains(&rows) || !matches!(block, 32 | 64 | 128) || block < shortest {
         let tile = format!("{rows}x{block}");
-        let takes = format!("128, 256 rows x 32, 64, 128 keys, {shortest} or more");
+        let [one, two] = stages;
+        let takes = format!("{one}, {two} rows x 32, 64, 128 keys, {shortest} or more");
         return no("blackwell tier's tiles", &tile, &takes);
     }
     check_packed_tile(key, caps, rows, pack)?;
@@ -77,7 +84,7 @@ pub(super) fn select_blackwell(
         pack,
         block,
         stages,
-        cluster: 1,
+        cluster: cubes,
         vector: 8,
         wide,
         folded: key.features.plain() && key.positive_scale && !key.features.weights.encoded(),
@@ -120,10 +127,31 @@ fn check_operands(key: &AttendKey, caps: &Caps) -> Result<(), NotAvailable> {
     Ok(())
 }
 
+/// Cubes that multiply together, 1 unless the policy asks for a pair: halves of V are 64 columns or 128, the span of a
+/// swizzle.
+fn cubes_of_tile(key: &AttendKey, caps: &Caps, policy: &Policy) -> Result<usize, NotAvailable> {
+    let no = |limit, needed: &dyn std::fmt::Display, available: &dyn std::fmt::Display| {
+        Err(lacks(key, caps, limit, needed, available))
+    };
+    match policy.cluster {
+        None | Some(1) => Ok(1),
+        Some(2) if key.features.operands.is_some() => {
+            no("operands of a pair of cubes", &"FP4 or FP8", &"16-bit")
+        }
+        Some(2) if !key.d_v.next_multiple_of(16).is_multiple_of(128) => no(
+            "d_v of a pair of cubes",
+            &key.d_v,
+            &"113 to 128, 241 to 256",
+        ),
+        Some(2) => Ok(2),
+        Some(cubes) => no("cubes that multiply together", &cubes, &"1 or 2"),
+    }
+}
+
 /// Rows and keys of the tile: two query stages where tensor memory has columns for two outputs and shared
 /// memory room for their queries, and there are rows for them. Hooks that read memory for every score want
 /// registers for addresses, and get shorter blocks.
-fn blackwell_tile(key: &AttendKey, packed: bool) -> (usize, usize) {
+fn blackwell_tile(key: &AttendKey, cubes: usize, packed: bool) -> (usize, usize) {
     let x = &key.features;
     let reads = match x.bias as u32 + x.documents as u32 + x.mask.is_some() as u32 {
         0 => 0,
@@ -131,14 +159,17 @@ fn blackwell_tile(key: &AttendKey, packed: bool) -> (usize, usize) {
     };
     let coded = key.features.operands.is_some();
     let scaled = key.features.operands.is_some_and(|x| !x.unscaled());
-    let wide = if coded { key.d_v } else { key.d.max(key.d_v) } > 128;
-    let one = wide || key.s_q <= STAGE_ROWS as usize;
-    let rows = if one { 128 } else { 256 };
+    // Cubes of a pair have half of every block of keys and values: room for longer queries.
+    let longest = if cubes > 1 { 192 } else { 128 };
+    let wide = key.d_v > 128 || !coded && key.d > longest;
+    let least = cubes * STAGE_ROWS as usize;
+    let one = wide || key.s_q <= least;
+    let rows = if one { least } else { 2 * least };
     // Whatever changes a logit wants registers, too.
     let block = match (wide || !x.plain(), reads) {
         // Half a swizzle of codes, and half a tile of scale factors, is the least. Two outputs of 128 columns leave
         // no room for scale factors beside longer blocks.
-        _ if coded && (!x.plain() || reads > 0 || scaled && rows == 256 && key.d_v > 96) => 64,
+        _ if coded && (!x.plain() || reads > 0 || scaled && rows > least && key.d_v > 96) => 64,
         _ if coded => 128,
         (_, 2..) => 32,
         (true, _) | (_, 1) => 64,

@@ -30,8 +30,9 @@ pub struct Policy {
     /// Put the query heads that share a key head into the rows of one tile, or do not. Forward
     /// only.
     pub pack: Option<bool>,
-    /// Cubes of the Hopper tier that load K and V once between them, 1 or 2: without an edge that
-    /// moves with the queries or a length of its own, two tiles see the same keys.
+    /// Cubes that load K and V once between them, 1 or 2. On the Hopper tier they have a tile each: without an edge that
+    /// moves with the queries or a length of its own, two tiles see the same keys. On the Blackwell tier they multiply
+    /// together, half the rows of a tile in each (`cta_group::2`): 16-bit operands and d_v 113 to 128 or 241 to 256.
     pub cluster: Option<usize>,
     /// Address with 64 bits although no tensor needs it.
     pub wide: bool,
