@@ -114,8 +114,8 @@ impl AttendBlueprint {
         }
     }
 
-    /// Cubes whose rows make a tile.
-    pub(crate) fn cubes_of_tile(&self) -> usize {
+    /// Cubes whose rows make a tile: 2 for pairs of the Blackwell tier.
+    pub fn cubes_of_tile(&self) -> usize {
         match self.tier {
             TierName::Blackwell => self.cluster,
             _ => 1,

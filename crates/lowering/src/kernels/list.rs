@@ -129,12 +129,12 @@ fn attend_forward(all: &mut Vec<ListedKernel>) {
         add("_varlen_causal_plane", on(TierName::Plane, causal));
     }
     // Two cubes that share loads.
-    for d in [128, 256] {
+    for (d, d_v) in [(128, 128), (192, 128), (256, 256)] {
         let policy = Policy {
             cluster: Some(2),
             ..Policy::default()
         };
-        let problem = attention(DType::BF16, d, d, plain);
+        let problem = attention(DType::BF16, d, d_v, plain);
         add("_cluster", AttendProblem { policy, ..problem });
     }
     // Heads of a group in the rows of one tile.

@@ -159,6 +159,15 @@ impl Blueprint {
                     _ if operands.is_some_and(OperandFormat::unscaled) => {
                         &["UTCQMMA", "UTMALDG", "LDTM", "STTM", "MUFU.EX2", "SYNCS"]
                     }
+                    (None, _) if blueprint.cubes_of_tile() > 1 => &[
+                        "UTCHMMA.2CTA",
+                        "UTMALDG.4D.2CTA",
+                        "UTCBAR.2CTA.MULTICAST",
+                        "LDTM",
+                        "STTM",
+                        "MUFU.EX2",
+                        "SYNCS",
+                    ],
                     (None, _) => &["UTCHMMA", "UTMALDG", "LDTM", "STTM", "MUFU.EX2", "SYNCS"],
                     (Some(8), WeightFormat::Wide | WeightFormat::E4m3) => &[
                         "UTCQMMA", "UTCCP", "UTMALDG", "LDTM", "STTM", "MUFU.EX2", "SYNCS",

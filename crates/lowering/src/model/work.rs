@@ -56,11 +56,14 @@ impl BlockWork {
             TierName::Blackwell => 128,
             TierName::Unit | TierName::Plane => return None,
         };
-        let streams = blueprint.rows / rows;
+        let cubes = blueprint.cubes_of_tile();
+        let streams = blueprint.rows / cubes / rows;
         let operands = Operands::of(blueprint);
         let Operands { scores, values } = operands;
-        // Queries, keys and values; weights are read from registers or from tensor memory.
-        let read = (rows + block) * scores.bytes(d) + d_v * values.bytes(block);
+        // Queries, and keys and values, of which cubes of a pair have half; weights are read from registers or from
+        // tensor memory.
+        let shared = block * scores.bytes(d) + d_v * values.bytes(block);
+        let read = rows * scores.bytes(d) + shared / cubes;
         let scales = scores.scales(d, block) + values.scales(block, d_v);
         // Those of weights in four bits.
         let scales = scales

@@ -127,6 +127,7 @@ fn blackwell_forward() {
         "attend_forward_bf16_d64",
         "attend_forward_bf16_d128",
         "attend_forward_bf16_d128_causal",
+        "attend_forward_bf16_d128_cluster",
     ] {
         let [b200, b300] = [Arch::Sm100a, Arch::Sm103a].map(|arch| predict(name, arch));
         println!("{name}, sm_100a:\n{b200}sm_103a:\n{b300}");

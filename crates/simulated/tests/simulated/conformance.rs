@@ -103,8 +103,9 @@ const HOPPER_PAGES: [&str; 2] = [
     "attend_decode/hopper_pages/device_pages16/bf16",
     "attend_decode/hopper_pages/device_pages64/f16",
 ];
-const BLACKWELL: [&str; 2] = [
+const BLACKWELL: [&str; 3] = [
     "attend_forward/blackwell/q193xkv130/bf16",
+    "attend_forward/blackwell_pairs/lengths/bf16",
     "attend_forward/blackwell/causal_d128v128/bf16",
 ];
 const BLOCK_SCALED: [&str; 3] = [
@@ -125,7 +126,7 @@ const SCALED_PLANES: [&str; 8] = [
 ];
 /// Problems of the Blackwell tier that every run takes: tails, bands, lengths, packed sequences and heads, hooks and head
 /// dimensions, one of each kernel that differs.
-const ALWAYS: [&str; 39] = [
+const ALWAYS: [&str; 46] = [
     "blackwell/q1xkv130/bf16",
     "blackwell/q193xkv130/bf16",
     "blackwell/q193xkv130/f16",
@@ -148,6 +149,13 @@ const ALWAYS: [&str; 39] = [
     "blackwell/d256v256_q129xkv65/bf16",
     "blackwell/tile128x32_d128/bf16",
     "blackwell_varlen/causal/bf16",
+    "blackwell_pairs/q300xkv129/f16",
+    "blackwell_pairs/d192v128_q300xkv161/bf16",
+    "blackwell_pairs/d256v256_q300xkv161/bf16",
+    "blackwell_pairs/tile512x32/bf16",
+    "blackwell_pairs/hooks/bf16",
+    "blackwell_pairs/varlen_causal/bf16",
+    "blackwell_pairs/packed_heads_causal/bf16",
     "attend_operands/blackwell/nvfp4_d64/bf16",
     "attend_operands/blackwell/nvfp4_causal/bf16",
     "attend_operands/blackwell/nvfp4_ascending/bf16",

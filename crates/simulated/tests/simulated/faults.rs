@@ -7,9 +7,19 @@ use flashcube_simulated::{Options, Simulated};
 use crate::Named;
 use crate::conformance::row;
 
+mod pairs;
+
 pub(crate) const TESTS: &[Named] = &[
     ("faults_of_the_blackwell_kernel_are_found", || {
         all_found(Arch::Sm100a, PROBLEM, "tcgen05.mma", plants());
+    }),
+    ("faults_of_pairs_of_cubes_are_found", || {
+        all_found(
+            Arch::Sm100a,
+            pairs::PROBLEM,
+            "cta_group::2",
+            pairs::plants(),
+        );
     }),
     ("faults_of_block_scaled_products_are_found", || {
         all_found(

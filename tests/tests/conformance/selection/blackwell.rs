@@ -90,6 +90,58 @@ fn blackwell_tiles_fill_tensor_memory_and_shared_memory() {
     }
 }
 
+/// Cubes of a pair have half of every block: two query stages at d 192, longer rings elsewhere.
+#[test]
+fn pairs_of_cubes_multiply_together_on_request() {
+    let b200 = b200();
+    let pair = |key: &AttendKey| {
+        let policy = Policy {
+            cluster: Some(2),
+            ..forced(TierName::Blackwell)
+        };
+        select(key, &b200, policy)
+    };
+    for (d, alone, together) in [
+        ((64, 128), (256, 128, 3), (512, 128, 4)),
+        ((128, 128), (256, 128, 2), (512, 128, 4)),
+        ((192, 128), (128, 64, 4), (512, 128, 3)),
+        ((256, 256), (128, 64, 2), (256, 64, 4)),
+    ] {
+        let key = half_key(d.0, d.1);
+        let tile = |x: AttendBlueprint| (x.rows, x.block, x.stages);
+        let single = select(&key, &b200, forced(TierName::Blackwell)).unwrap();
+        assert_eq!((tile(single), single.cluster), (alone, 1), "{d:?}");
+        let double = pair(&key).unwrap();
+        assert_eq!((tile(double), double.cluster), (together, 2), "{d:?}");
+        assert_eq!(double.units(), 128 * (2 * double.rows / 256 + 1));
+    }
+    let few = AttendKey {
+        s_q: 200,
+        ..half_key(128, 128)
+    };
+    assert_eq!(pair(&few).unwrap().rows, 256);
+    let coded = AttendKey {
+        features: LogitFeatures {
+            operands: Some(OperandFormat::Mxfp8(ScaleRule::default())),
+            weights: WeightFormat::E4m3,
+            ..LogitFeatures::default()
+        },
+        ..half_key(128, 128)
+    };
+    for (key, limit) in [
+        (half_key(128, 96), "d_v of a pair of cubes"),
+        (coded, "operands of a pair of cubes"),
+    ] {
+        assert_eq!(limit_of(pair(&key)).0, limit);
+    }
+    let four = Policy {
+        cluster: Some(4),
+        ..forced(TierName::Blackwell)
+    };
+    let refused = select(&half_key(128, 128), &b200, four);
+    assert_eq!(limit_of(refused).0, "cubes that multiply together");
+}
+
 #[test]
 fn what_the_blackwell_tier_lacks_falls_to_others_and_is_named_when_forced() {
     let b200 = b200();
