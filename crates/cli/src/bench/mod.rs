@@ -113,6 +113,9 @@ enum Suite {
     AttentionForward,
     #[value(name = "decode")]
     Decode,
+    /// On request alone: more than 65,535 heads, more than 2^31 elements
+    #[value(name = "attention_limits")]
+    AttentionLimits,
     #[value(name = "merge")]
     Merge,
     #[value(name = "dequantize")]
@@ -187,13 +190,19 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
         rows: Vec::new(),
         device: &device,
     };
-    let suites = match &args.suites[..] {
-        [] => Suite::value_variants(),
-        some => some,
+    let usual = |suite: &Suite| *suite != Suite::AttentionLimits;
+    let suites: Vec<Suite> = match &args.suites[..] {
+        [] => Suite::value_variants()
+            .iter()
+            .copied()
+            .filter(usual)
+            .collect(),
+        some => some.to_vec(),
     };
     let outcome = suites.iter().try_for_each(|suite| match suite {
         Suite::AttentionForward => attention::run(&mut bench),
         Suite::Decode => attention::run_decode(&mut bench),
+        Suite::AttentionLimits => attention::run_limits(&mut bench),
         Suite::Merge => merge::run(&mut bench),
         Suite::Dequantize => dequantize::run(&mut bench),
         Suite::Hadamard => hadamard::run(&mut bench),

@@ -30,6 +30,15 @@ pub(super) fn run_decode(bench: &mut Bench<'_>) -> Result<()> {
     run_suite(bench, decode_problems, |_, _| Ok(()))
 }
 
+/// The suite `attention_limits`: sizes past the reach of a grid and of 32 bits, which only a GPU's memory holds.
+pub(super) fn run_limits(bench: &mut Bench<'_>) -> Result<()> {
+    let limits = |bench: &Bench<'_>, dtype| match bench.device.is_software() {
+        true => Vec::new(),
+        false => problem::limits(dtype),
+    };
+    run_suite(bench, limits, |_, _| Ok(()))
+}
+
 fn run_suite(
     bench: &mut Bench<'_>,
     problems: impl Fn(&Bench<'_>, DType) -> Vec<AttendProblem>,

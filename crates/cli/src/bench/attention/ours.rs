@@ -307,7 +307,7 @@ impl<'a> Ours<'a> {
         let out = decode(dtype, &read(self.client, &launched.out)?);
         let lse = decode(DType::F32, &read(self.client, &launched.lse)?);
         let mut worst = 0f64;
-        for row in sample(lse.len(), SAMPLED) {
+        for row in sample(lse.len(), problem.sampled()) {
             let (i, head) = (row % problem.s_q, row / problem.s_q);
             let (b, h) = (head / problem.h_q, head % problem.h_q);
             let h_kv = h / (problem.h_q / problem.h_kv);
@@ -365,6 +365,3 @@ impl<'a> Ours<'a> {
         Array::floats(&[1, 1, count, d], self.problem.dtype, taken)
     }
 }
-
-/// Rows checked of each problem.
-const SAMPLED: usize = 9;

@@ -185,6 +185,21 @@ pub(super) fn large(dtype: DType, seed: u64) -> Vec<AttendProblem> {
     listed.chain(drawn).chain(others).collect()
 }
 
+/// Problems for a GPU past what a grid's y and z (65,535) and 32-bit offsets (2^31 elements) reach: lanes of q, elements of
+/// q, k, v and out, elements of a cache in one piece and in pages.
+pub(super) fn limits(dtype: DType) -> Vec<AttendProblem> {
+    let lanes = dense(dtype, (2, 40_000, 65, 64), true);
+    let elements = dense(dtype, (1024, 32, 513, 128), true);
+    let caches = [None, Some(64)].map(|page| {
+        let cache = Cache {
+            page,
+            ..Cache::default()
+        };
+        cached(dtype, (64, 32, 8, 32_832), cache)
+    });
+    [lanes, elements].into_iter().chain(caches).collect()
+}
+
 /// Problem `i` of those drawn from `seed`: any length, so that last tiles are ragged, and up to
 /// eight query heads for each key head.
 fn drawn(dtype: DType, seed: u64, i: u64) -> AttendProblem {
@@ -272,6 +287,15 @@ impl AttendProblem {
             (Form::Packed(_), false) => "varlen",
             (_, true) => "causal",
             (_, false) => "none",
+        }
+    }
+
+    /// Rows to check: more where an offset may have lost its upper bits.
+    pub(super) fn sampled(&self) -> usize {
+        let past = |lanes: usize, rows: usize| lanes > 65_535 || lanes * rows * self.d > 1 << 31;
+        match past(self.b * self.h_q, self.s_q) || past(self.b * self.h_kv, self.s_kv) {
+            true => 64,
+            false => 9,
         }
     }
 
@@ -395,6 +419,17 @@ mod tests {
         for goal in goals {
             assert!(names.contains(&goal.against), "{}", goal.against);
         }
+    }
+
+    #[test]
+    fn limits_are_passed_and_looked_at_more_closely() {
+        let all = limits(DType::BF16);
+        let most = |of: fn(&AttendProblem) -> usize| all.iter().map(of).max().unwrap();
+        assert!(most(|p| p.b * p.h_q) > 65_535);
+        assert!(most(|p| p.b * p.h_q * p.s_q * p.d) > 1 << 31);
+        assert!(most(|p| p.b * p.h_kv * p.s_kv * p.d) > 1 << 31);
+        assert!(all.iter().all(|p| p.sampled() == 64));
+        assert!(large(DType::BF16, 7).iter().all(|p| p.sampled() == 9));
     }
 
     #[test]
