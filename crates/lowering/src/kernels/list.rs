@@ -178,6 +178,49 @@ fn attend_forward(all: &mut Vec<ListedKernel>) {
         documents: true,
         ..causal
     };
+    let window = LogitFeatures {
+        band_left: true,
+        ..causal
+    };
+    let varlen_window = LogitFeatures {
+        band_left: true,
+        ..varlen_causal
+    };
+    for (suffix, features) in [("_window", window), ("_varlen_window", varlen_window)] {
+        add(suffix, attention(DType::BF16, 64, 64, features));
+        let problem = attention(DType::BF16, 64, 64, features);
+        add(&format!("{suffix}_pack2"), packed(2, problem));
+    }
+    let mask_alone = LogitFeatures {
+        band_right: false,
+        ..mask
+    };
+    add("_mask", attention(DType::BF16, 64, 64, mask_alone));
+    for (suffix, tile, d, features) in [
+        ("_one", (128, 128), 128, plain),
+        (
+            "_one_lengths_causal",
+            (128, 128),
+            64,
+            LogitFeatures {
+                lengths: true,
+                ..causal
+            },
+        ),
+        ("_one_mask", (128, 64), 64, mask_alone),
+    ] {
+        let policy = Policy {
+            tile: Some(tile),
+            ..Policy::default()
+        };
+        add(
+            suffix,
+            AttendProblem {
+                policy,
+                ..attention(DType::BF16, d, d, features)
+            },
+        );
+    }
     for d in [64, 128, 256] {
         add("_bias", attention(DType::BF16, d, d, bias));
         add("_causal_mask", attention(DType::BF16, d, d, mask));

@@ -345,10 +345,9 @@ fn run_blackwell<'a>(
     };
     let plan = comptime!(blueprint.loop_plan());
     let q_stages = comptime!(shape.q_stages);
+    let (softmax, correct, rest) = comptime!(shape.registers());
     if warpgroup < q_stages {
-        if comptime!(shape.registers().is_some()) {
-            shared::registers_up(comptime!(shape.registers().unwrap_or_default().0));
-        }
+        shared::registers_up(softmax);
         let roles = comptime!(Roles::SOFTMAX);
         if comptime!(shape.features.operands.is_some()) {
             attend_tile::<Blackwell<'a, BinaryCoded>>(&mut ctx, &at, &range, &inputs, plan, roles);
@@ -358,18 +357,14 @@ fn run_blackwell<'a>(
             attend_tile::<Blackwell<'a, Binary>>(&mut ctx, &at, &range, &inputs, plan, roles);
         }
     } else if warpgroup < comptime!(2 * q_stages) {
-        if comptime!(shape.registers().is_some()) {
-            shared::registers_down(comptime!(shape.registers().unwrap_or_default().1));
-        }
+        shared::registers_down(correct);
         ctx.stage = warpgroup - q_stages;
         let roles = comptime!(Roles::CORRECT);
         attend_tile::<Blackwell<'a, Binary>>(&mut ctx, &at, &range, &inputs, plan, roles);
     } else {
-        if comptime!(shape.registers().is_some()) {
-            shared::registers_down(comptime!(shape.registers().unwrap_or_default().2));
-        }
+        shared::registers_down(rest);
         // The first warps multiply, one for each stage, those of cube 0 for a pair; the next one loads.
-        ctx.stage = warp % 4u32;
+        ctx.stage = warp - 8u32 * q_stages;
         if ctx.stage < q_stages {
             if ctx.rank == 0u32 {
                 let roles = comptime!(Roles::MULTIPLY);

@@ -54,10 +54,10 @@ impl BlackwellShape {
     pub fn value_columns(self) -> u32 {
         self.width() / self.cubes
     }
-    /// Units of a cube: a softmax and a correction warpgroup for each query stage, and one that loads
-    /// and multiplies.
+    /// Units of a cube: two softmax and two correction warpgroups, and one that loads and multiplies. One query stage leaves
+    /// two of them without work, but with fewer units ptxas would ignore setmaxnreg.
     pub fn units(self) -> u32 {
-        128 * (2 * self.q_stages + 1)
+        128 * 5
     }
     /// What the coordinates of a tile depend on.
     pub(super) fn tile_shape(self) -> TileShape {
@@ -211,10 +211,12 @@ impl BlackwellShape {
     pub fn barriers(self) -> u32 {
         1 + 4 * self.stages + 5 * self.q_stages + 1
     }
-    /// Registers after setmaxnreg: softmax, correction, the rest; together what the units start with,
-    /// 96 each. Without it one query stage's units have 168 each, which is enough for all of them.
-    pub fn registers(self) -> Option<(u32, u32, u32)> {
-        (self.q_stages > 1).then_some((168, 48, 48))
+    /// Registers after setmaxnreg: softmax, correction, the rest; together at most what the units start with, 96 each.
+    pub fn registers(self) -> (u32, u32, u32) {
+        match self.q_stages {
+            1 => (232, 80, 48),
+            _ => (168, 48, 48),
+        }
     }
     /// Byte offsets of the k-steps of Q K^T in the stages of Q and K (both K-major): 32 bytes
     /// within a 64-column block, then the next block.

@@ -165,11 +165,18 @@ fn blackwell_tile(key: &AttendKey, cubes: usize, packed: bool) -> (usize, usize)
     let least = cubes * STAGE_ROWS as usize;
     let one = wide || key.s_q <= least;
     let rows = if one { least } else { 2 * least };
-    // Whatever changes a logit wants registers, too.
-    let block = match (wide || !x.plain(), reads) {
+    // Whatever changes a logit wants registers, too, and so does the second edge of a band.
+    let block = match (wide || x.band_left || !x.plain(), reads) {
         // Half a swizzle of codes, and half a tile of scale factors, is the least. Two outputs of 128 columns leave
         // no room for scale factors beside longer blocks.
-        _ if coded && (!x.plain() || reads > 0 || scaled && rows > least && key.d_v > 96) => 64,
+        _ if coded
+            && (!x.plain()
+                || x.band_left
+                || reads > 0
+                || scaled && rows > least && key.d_v > 96) =>
+        {
+            64
+        }
         _ if coded => 128,
         (_, 2..) => 32,
         (true, _) | (_, 1) => 64,
