@@ -6,6 +6,7 @@ use flashcube_kernels::{
     DType, MatmulPolicy, Policy, RoleSplit, ScaleType, Scaling, TierName, WeightCodes,
 };
 
+use super::problem::LONG;
 use super::{AttendProblem, ListedKernel, MatmulProblem, Problem};
 
 mod data;
@@ -196,28 +197,22 @@ fn attend_forward(all: &mut Vec<ListedKernel>) {
         ..mask
     };
     add("_mask", attention(DType::BF16, 64, 64, mask_alone));
-    for (suffix, tile, d, features) in [
-        ("_one", (128, 128), 128, plain),
-        (
-            "_one_lengths_causal",
-            (128, 128),
-            64,
-            LogitFeatures {
-                lengths: true,
-                ..causal
-            },
-        ),
-        ("_one_mask", (128, 64), 64, mask_alone),
+    // Queries that one tile takes.
+    let lengths_causal = LogitFeatures {
+        lengths: true,
+        ..causal
+    };
+    for (suffix, d, features) in [
+        ("_q128", 128, plain),
+        ("_lengths_causal_q128", 64, lengths_causal),
+        ("_mask_q128", 64, mask_alone),
     ] {
-        let policy = Policy {
-            tile: Some(tile),
-            ..Policy::default()
-        };
+        let problem = attention(DType::BF16, d, d, features);
         add(
             suffix,
             AttendProblem {
-                policy,
-                ..attention(DType::BF16, d, d, features)
+                s_q: 128,
+                ..problem
             },
         );
     }
@@ -327,6 +322,7 @@ fn attention(dtype: DType, d: usize, d_v: usize, features: LogitFeatures) -> Att
         d,
         d_v,
         group: 1,
+        s_q: LONG,
         features,
         policy: Policy::default(),
     }

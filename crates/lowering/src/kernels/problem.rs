@@ -21,6 +21,8 @@ pub struct AttendProblem {
     pub d_v: usize,
     /// Query heads that share a key head.
     pub group: usize,
+    /// Queries of a sequence, unless the kernel is a decode's.
+    pub s_q: usize,
     /// Hooks compiled in.
     pub features: LogitFeatures,
     /// What the caller asks of selection.
@@ -157,7 +159,7 @@ impl AttendProblem {
             d_v: self.d_v,
             s_q: match op {
                 AttendOp::Decode => 1,
-                _ => LONG,
+                _ => self.s_q,
             },
             group: self.group,
             vector: widest_vector(&[self.d, self.d_v]),
@@ -190,7 +192,7 @@ impl AttendProblem {
 }
 
 /// Queries: enough for full tiles.
-const LONG: usize = 4096;
+pub(super) const LONG: usize = 4096;
 
 /// Elements that dense rows of these lengths let a kernel load at once.
 fn widest_vector(lengths: &[usize]) -> usize {

@@ -81,10 +81,10 @@ fn names_are_unique() {
     let all = kernels();
     let names: BTreeSet<_> = all.iter().map(|kernel| &kernel.name).collect();
     assert_eq!(names.len(), all.len());
-    // Kernels that ask for a tier by name double others where that tier is the best, those that ask for clusters
-    // where there are none, and those of block-scaled operands where they are decoded.
+    // Kernels that ask for a tier by name double others where that tier is the best, those of few queries where tiles are
+    // as short for many, those that ask for clusters where there are none, and those of block-scaled operands where they are decoded.
     let by_name = |name: &&&String| {
-        let doubles = ["_unit", "_plane", "_cluster", "_blackwell"];
+        let doubles = ["_unit", "_plane", "_cluster", "_blackwell", "_q128"];
         doubles.iter().any(|suffix| name.ends_with(suffix))
     };
     let forced = names.iter().filter(by_name).count();
