@@ -145,22 +145,27 @@ fn multiply_part<T: MatmulTier>(
 ) {
     let block = T::open(ctx, j, part);
     let steps = comptime!(tiles.group_steps() as usize);
+    let apart = comptime!(scaling == Scaling::Sums);
+    // Products that nothing comes between go off together, and are waited for together.
+    let mut unpacked = Sequence::<T::Weights>::new();
+    if comptime!(!apart) {
+        #[unroll]
+        for s in 0..comptime!((TILE / STEP) as usize) {
+            unpacked.push(T::unpack(&*ctx, &block, s, comptime!(s / steps)));
+        }
+    }
     #[unroll]
     for s in 0..comptime!((TILE / STEP) as usize) {
         let group = comptime!(s / steps);
-        let weights = T::unpack(&*ctx, &block, s, group);
-        let apart = comptime!(scaling == Scaling::Sums);
-        T::issue(
-            ctx,
-            &weights,
-            sums,
-            j,
-            part,
-            s,
-            comptime!(!apart || s % steps > 0),
-        );
-        if comptime!(apart && s % steps == steps - 1) {
-            T::rescale(ctx, &block, sums, acc, part, group);
+        if apart {
+            let weights = T::unpack(&*ctx, &block, s, group);
+            let accumulate = comptime!(s % steps > 0);
+            T::issue(ctx, &weights, sums, j, part, s, accumulate);
+            if comptime!(s % steps == steps - 1) {
+                T::rescale(ctx, &block, sums, acc, part, group);
+            }
+        } else {
+            T::issue(ctx, &unpacked[s], sums, j, part, s, true);
         }
     }
 }

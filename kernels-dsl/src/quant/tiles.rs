@@ -138,7 +138,9 @@ pub struct MatmulSizes {
     pub m_blocks: u32,
     /// Blocks of columns of W.
     pub n_blocks: u32,
-    /// Parts that the rows of W are dealt out to.
+    /// Blocks of y that one cube sums, which come first.
+    pub whole: u32,
+    /// Parts that the rows of W are dealt out to for the other blocks.
     pub splits: u32,
     /// First element of x.
     pub x_offset: usize,
@@ -159,12 +161,14 @@ pub struct MatmulSizes {
 /// One block of y over one part of the rows of W.
 #[derive(CubeType, Clone, Copy)]
 pub struct WorkUnit {
-    /// Block of y: which counter its splits meet at.
+    /// Number of the block of y among those that have parts: which counter they meet at.
     pub block: u32,
     /// Block of rows.
     pub m_block: u32,
     /// Block of columns.
     pub n_block: u32,
+    /// Parts of the block.
+    pub parts: u32,
     /// Number of the part.
     pub split: u32,
     /// First of its k-blocks.
@@ -178,17 +182,25 @@ impl MatmulSizes {
     /// Unit number `position`, of k-blocks of `depth` tiles. Parts of a block are neighbours, so
     /// that they run together; then come the blocks that read the same weights.
     pub fn unit(&self, position: u32, #[comptime] depth: u32) -> WorkUnit {
-        let blocks = self.k_tiles.div_ceil(depth.runtime());
-        let block = position / self.splits;
-        let split = position % self.splits;
+        let k_blocks = self.k_tiles.div_ceil(depth.runtime());
+        let whole = position < self.whole;
+        let parts = select(whole, 1u32, self.splits);
+        let position = select(whole, position, position - self.whole);
+        let first = select(whole, 0u32, self.whole);
+        let (block, split) = (position / parts, position % parts);
         WorkUnit {
             block,
-            m_block: block % self.m_blocks,
-            n_block: block / self.m_blocks,
+            m_block: (first + block) % self.m_blocks,
+            n_block: (first + block) / self.m_blocks,
+            parts,
             split,
-            start: (split as u64 * blocks as u64 / self.splits as u64) as u32,
-            end: ((split as u64 + 1u64) * blocks as u64 / self.splits as u64) as u32,
+            start: (split as u64 * k_blocks as u64 / parts as u64) as u32,
+            end: ((split as u64 + 1u64) * k_blocks as u64 / parts as u64) as u32,
         }
+    }
+    /// Units of all blocks.
+    pub fn units(&self) -> u32 {
+        self.whole + (self.m_blocks * self.n_blocks - self.whole) * self.splits
     }
     /// Group of part `part` of the groups of tile `k_tile`; one of the last tile's for tiles past the end.
     pub fn group_of(&self, k_tile: u32, part: u32, #[comptime] tiles: WeightTiles) -> u32 {

@@ -214,6 +214,10 @@ fn on_matrix_units(feature: &'static str, tier: TierName) -> Vec<Entry> {
             entries.push(split.dtypes(&HALVES));
         }
     }
+    // On a tier whose cubes stay: more blocks than cubes, of which those of the last round have parts.
+    let rounds = zeros(with(Some(8), Some(2))([1070, 70, 520], 128));
+    let rounds = entry(feature, "rounds_m1070n70k520", rounds).memory(Memory::Poisoned);
+    entries.push(rounds.dtypes(&HALVES));
     let blocks: &[usize] = match tier {
         TierName::Hopper => &[16, 32, 64, 128],
         _ => &[8, 16, 32, 64],

@@ -148,6 +148,7 @@ pub(super) fn matmul_sizes() -> MatmulSizesCompilationArg {
         group: (),
         m_blocks: (),
         n_blocks: (),
+        whole: (),
         splits: (),
         x_offset: (),
         x_row: (),

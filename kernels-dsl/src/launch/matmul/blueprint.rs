@@ -4,8 +4,13 @@ use core::fmt;
 
 use crate::arch::hopper::HopperMatmulShape;
 use crate::arch::plane::PlaneMatmulShape;
-use crate::launch::{DType, TierName};
+use crate::launch::{Caps, DType, TierName};
 use crate::quant::{ScaleType, Scaling, WeightCodes, WeightTiles};
+
+/// Multiprocessors of the device, or an H200's where it does not say.
+pub(super) fn multiprocessors(caps: &Caps) -> usize {
+    caps.multiprocessors.unwrap_or(132).max(1) as usize
+}
 
 /// What the caller wants of selection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -120,6 +125,7 @@ impl MatmulBlueprint {
     pub(crate) fn hopper_shape(&self) -> HopperMatmulShape {
         HopperMatmulShape {
             rows: self.rows as u32,
+            depth: self.depth as u32,
             stages: self.stages as u32,
             tiles: self.tiles,
             scaling: self.scaling,
@@ -134,11 +140,21 @@ impl MatmulBlueprint {
         (m.div_ceil(self.rows), n.div_ceil(self.columns))
     }
 
-    /// f32 elements in which cubes of a block leave their sums: a multiple of 4.
-    pub(super) fn sums(&self, m: usize, n: usize, splits: usize) -> usize {
+    /// Of `blocks` blocks those that one cube sums: as many as fill the multiprocessors once or several times, where
+    /// cubes stay and take one block after the other.
+    pub(super) fn whole(&self, blocks: usize, caps: &Caps) -> usize {
+        match self.tier {
+            TierName::Hopper => blocks - blocks % multiprocessors(caps),
+            _ => 0,
+        }
+    }
+
+    /// f32 elements in which cubes of a block of y [m, n] leave their sums: a multiple of 4.
+    pub(super) fn sums(&self, (m, n): (usize, usize), splits: usize, caps: &Caps) -> usize {
         let (m_blocks, n_blocks) = self.blocks(m, n);
+        let blocks = m_blocks * n_blocks;
         match self.split {
-            true => m_blocks * n_blocks * splits * self.rows * self.columns,
+            true => (blocks - self.whole(blocks, caps)) * splits * self.rows * self.columns,
             false => 0,
         }
     }

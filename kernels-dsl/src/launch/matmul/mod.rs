@@ -159,7 +159,7 @@ fn plan(
     Ok(MatmulPlan {
         blueprint,
         splits,
-        workspace: blueprint.sums(m, n, splits) + blueprint.arranged(m, weights.rows),
+        workspace: blueprint.sums((m, n), splits, caps) + blueprint.arranged(m, weights.rows),
     })
 }
 

@@ -3,7 +3,7 @@
 use cubecl::prelude::{BufferArg, Client, CubeCount, CubeDim};
 use cubecl::server::Handle;
 
-use super::{LinearWeights, MatmulBlueprint, MatmulFault};
+use super::{LinearWeights, MatmulBlueprint, MatmulFault, multiprocessors};
 use crate::arch::fma::matmul_quantized_fma;
 use crate::arch::hopper::{arrange_x, matmul_quantized_hopper};
 use crate::arch::plane::matmul_quantized_plane;
@@ -63,6 +63,7 @@ impl MatmulCall<'_> {
             (group / 16).min(u32::MAX as usize) as u32,
             m_blocks as u32,
             n_blocks as u32,
+            self.blueprint.whole(m_blocks * n_blocks, self.caps) as u32,
             self.splits as u32,
             x.offset,
             x.strides[0],
@@ -165,8 +166,9 @@ impl MatmulCall<'_> {
         };
         let (m_blocks, n_blocks) = self.blocks(x);
         let blocks = m_blocks * n_blocks;
-        let cubes = self.caps.multiprocessors.unwrap_or(132) as usize;
-        let cubes = cubes.min(blocks * self.splits) as u32;
+        let whole = blueprint.whole(blocks, self.caps);
+        let units = whole + (blocks - whole) * self.splits;
+        let cubes = multiprocessors(self.caps).min(units) as u32;
         let counters = counters(self.client);
         // SAFETY: as above; rows of x past its shape arrive as zeros and are not stored.
         unsafe {
@@ -195,7 +197,9 @@ impl MatmulCall<'_> {
     fn arrange(&self, x: &Tensor<2>, out: &Tensor<2>) -> Result<Tensor<2>, Error> {
         let weights = self.weights;
         let shape = [x.shape[0], weights.rows];
-        let sums = self.blueprint.sums(shape[0], weights.n, self.splits);
+        let sums = self
+            .blueprint
+            .sums((shape[0], weights.n), self.splits, self.caps);
         let memory = self.workspace.handle.clone().offset_start(4 * sums as u64);
         let arranged = Tensor::contiguous(memory, shape, x.dtype);
         let chunks = arranged.elements() / 8;

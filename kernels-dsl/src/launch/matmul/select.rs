@@ -1,6 +1,6 @@
 //! (problem, caps, policy) -> blueprint and number of splits, pure.
 
-use super::{LinearWeights, MatmulBlueprint, MatmulPolicy};
+use super::{LinearWeights, MatmulBlueprint, MatmulPolicy, multiprocessors};
 use crate::error::NotAvailable;
 use crate::launch::{
     COUNTERS, Caps, DType, Tensor, TierName, check_dtype, check_reach, cube_units,
@@ -253,13 +253,18 @@ fn hopper(
         }
         (Some(scaling), _) => scaling,
     };
+    // Two tiles: half the copies and barriers a tile. Sums that are scaled apart leave no registers for that.
+    let depth = match scaling {
+        Scaling::Sums => 1,
+        Scaling::Weights => 2,
+    };
     let of = |stages, split| MatmulBlueprint {
         tier: TierName::Hopper,
         dtype: key.dtype,
         tiles: key.tiles,
         rows,
         columns: 256,
-        depth: 1,
+        depth,
         stages,
         chunks: key.chunks,
         pairs: key.pairs,
@@ -275,20 +280,25 @@ fn hopper(
         return Err(lacks(caps, limit, bytes(2), caps.shared_memory));
     };
     let blocks = key.m.div_ceil(rows) * key.n.div_ceil(256);
-    let k_blocks = key.rows / TILE as usize;
-    let cubes = caps.multiprocessors.unwrap_or(132) as usize;
-    let auto = hopper_splits(blocks, k_blocks, cubes);
-    let splits = allowed_splits(caps, policy, (blocks, k_blocks), auto)?;
+    // Blocks of full rounds have no parts.
+    let rest = blocks - of(stages, true).whole(blocks, caps);
+    let k_tiles = key.rows / TILE as usize;
+    let auto = hopper_splits(rest, k_tiles, multiprocessors(caps));
+    let splits = match rest {
+        0 => 1,
+        _ => allowed_splits(caps, policy, (rest, k_tiles.div_ceil(depth)), auto)?,
+    };
     Ok((of(stages, splits > 1), splits))
 }
 
-/// Parts of the rows of W: those with which the cube that has most to do has least, a block's first
-/// loads and its store costing as much as 6 k-blocks, its partial sums 6 more.
-fn hopper_splits(blocks: usize, k_blocks: usize, cubes: usize) -> usize {
+/// Parts of the rows of W for the last `rest` blocks: those with which the cube that has most to do has least. A
+/// block's first loads and its store cost as much as 6 tiles along k, its partial sums 12 more and 3 for every
+/// part that is added.
+fn hopper_splits(rest: usize, k_tiles: usize, cubes: usize) -> usize {
     let cost = |splits: usize| {
-        let apart = if splits > 1 { 12 } else { 6 };
-        (blocks * splits).div_ceil(cubes) * (k_blocks.div_ceil(splits) + apart)
+        let apart = if splits > 1 { 18 } else { 6 };
+        (rest * splits).div_ceil(cubes) * (k_tiles.div_ceil(splits) + apart) + 3 * (splits - 1)
     };
-    let most = (k_blocks / 4).clamp(1, 16);
+    let most = (k_tiles / 4).clamp(1, 16);
     (1..=most).min_by_key(|&splits| cost(splits)).unwrap_or(1)
 }

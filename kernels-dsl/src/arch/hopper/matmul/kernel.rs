@@ -71,16 +71,16 @@ fn run_hopper<'a, E: Float>(
     };
     let mut group = NamedSums {};
     let mut acc = NamedSums {};
-    let total = sizes.m_blocks * sizes.n_blocks * sizes.splits;
+    let total = sizes.units();
     let (tiles, scaling) = comptime!((shape.tiles, shape.scaling));
     let mut position = CUBE_POS as u32;
     if warpgroup == 0u32 {
         if comptime!(shape.crowded()) {
             hopper::registers_down(comptime!(shape.registers().0));
         }
-        if UNIT_POS == 0u32 {
+        if UNIT_POS % 32u32 == 0u32 {
             while position < total {
-                let unit = sizes.unit(position, 1u32);
+                let unit = sizes.unit(position, comptime!(shape.depth));
                 ctx.visit(&unit);
                 let roles = comptime!(MatmulRoles::LOAD);
                 multiply_blocks::<HopperMatmulTier<'a>>(
@@ -95,7 +95,7 @@ fn run_hopper<'a, E: Float>(
         }
         ptx::banks_declare(shape);
         while position < total {
-            let unit = sizes.unit(position, 1u32);
+            let unit = sizes.unit(position, comptime!(shape.depth));
             ctx.visit(&unit);
             ptx::acc_zero(shape);
             let roles = comptime!(MatmulRoles::MULTIPLY);
@@ -115,7 +115,10 @@ fn init_barriers(smem: u32, #[comptime] shape: HopperMatmulShape) {
     #[unroll]
     for s in 0..comptime!(shape.stages) {
         hopper::mbar_init(bars + comptime!(8 * s), 1u32);
-        hopper::mbar_init(bars + comptime!(8 * (shape.stages + s)), 8u32);
+        hopper::mbar_init(
+            bars + comptime!(8 * (shape.stages + s)),
+            comptime!(4 * shape.consumers()),
+        );
     }
     hopper::mbar_init_fence();
 }

@@ -46,7 +46,7 @@ pub(super) fn acc_zero(#[comptime] shape: HopperMatmulShape) {
     gpu_asm!("{text}", text = const text);
 }
 
-fn issue_text(shape: HopperMatmulShape, part: u32, accumulate: bool) -> String {
+fn issue_text(shape: HopperMatmulShape, part: u32, step: usize, accumulate: bool) -> String {
     let n = shape.sum_registers();
     let registers: Vec<String> = match shape.scaling {
         Scaling::Sums => (0..n).map(|i| format!("sum_group{i}")).collect(),
@@ -56,7 +56,12 @@ fn issue_text(shape: HopperMatmulShape, part: u32, accumulate: bool) -> String {
     };
     let operands = [registers.join(", "), "{%0, %1, %2, %3}".into(), "%4".into()];
     let product = wgmma(shape.rows, shape.ty, operands, accumulate, ", 0");
-    format!("wgmma.fence.sync.aligned;\n{product}")
+    // Products of a tile with scales in the weights follow one another: one fence orders the writes of all their
+    // registers.
+    match shape.scaling == Scaling::Weights && step > 0 {
+        true => product,
+        false => format!("wgmma.fence.sync.aligned;\n{product}"),
+    }
 }
 
 /// sum_group (+)= a x [9.7.15], with scales in the weights sum_acc of column block `part`: 64 columns of W by
@@ -67,10 +72,11 @@ pub(super) fn issue(
     a: Vector<u32, Const<4>>,
     x: u64,
     #[comptime] part: u32,
+    #[comptime] step: usize,
     #[comptime] accumulate: bool,
     #[comptime] shape: HopperMatmulShape,
 ) {
-    let text = comptime!(issue_text(shape, part, accumulate));
+    let text = comptime!(issue_text(shape, part, step, accumulate));
     gpu_asm!("{{ // {a} {b}\n{text}\n}}", a = in(_) val::<Vector<u32, Const<4>>>(a), b = in(_) val::<u64>(x), text = const text);
 }
 
@@ -116,11 +122,13 @@ pub(super) fn acc_get(#[comptime] i: u32) -> f32 {
 }
 
 /// Bytes from one value of a unit's sums in memory to the next: those of the consumers' units.
-const STEP: u32 = 256 * 4;
+fn value_bytes(shape: HopperMatmulShape) -> u32 {
+    4 * shape.consumer_units()
+}
 
 fn save_text(shape: HopperMatmulShape) -> String {
     each(shape.acc_registers(), |i| {
-        format!("st.global.f32 [%0+{}], sum_acc{i};", i * STEP)
+        format!("st.global.f32 [%0+{}], sum_acc{i};", i * value_bytes(shape))
     })
 }
 
@@ -136,7 +144,7 @@ fn add_text(shape: HopperMatmulShape, part: u32) -> String {
     let load = each(n, |i| {
         format!(
             "ld.global.cg.f32 sum_group{i}, [%0+{}];",
-            (part * n + i) * STEP
+            (part * n + i) * value_bytes(shape)
         )
     });
     let add = each(n, |i| {

@@ -2,20 +2,23 @@
 
 use crate::quant::{Scaling, TILE, WeightTiles};
 
-/// Consumer warpgroups.
-pub(super) const CONSUMERS: u32 = 2;
-/// Column blocks of 64 that a consumer multiplies one after the other.
-pub(super) const PARTS: u32 = 2;
+/// Column blocks of 64 of a block.
+const TILES_N: u32 = 4;
+/// Warps that bring k-blocks in, in turns: those of a warpgroup.
+pub(super) const PRODUCERS: u32 = 4;
 
 /// Block and stages.
 ///
-/// A block is 256 columns of W, 128 a consumer, by `rows` rows of x; a k-block is one tile deep. A
-/// stage holds, one behind the other: x, `rows` lines of 128 bytes in the 128-byte swizzle; the
-/// codes of four tiles; the scales of their groups; their zero points.
+/// A block is 256 columns of W, dealt out to the consumers, by `rows` rows of x; a k-block is `depth`
+/// tiles deep. A stage holds, one behind the other: x, for every tile along k `rows` lines of 128 bytes in the
+/// 128-byte swizzle; the codes of four column blocks; the scales of their groups, tile by tile along k; their
+/// zero points.
 #[derive(Debug, Hash, PartialEq, Eq, Clone, Copy)]
 pub struct HopperMatmulShape {
     /// Rows of x of a block: the columns of wgmma's right operand, 8 to 128.
     pub rows: u32,
+    /// Tiles along k of a k-block: 1 or 2.
+    pub depth: u32,
     /// k-blocks in flight.
     pub stages: u32,
     /// How weights are stored.
@@ -33,15 +36,48 @@ pub struct HopperMatmulShape {
 impl HopperMatmulShape {
     /// Columns of W of a block.
     pub fn columns(self) -> u32 {
-        self.tiles_n() * TILE
+        TILES_N * TILE
     }
     /// Column blocks of the weights' tiles.
     pub fn tiles_n(self) -> u32 {
-        CONSUMERS * PARTS
+        TILES_N
+    }
+    /// Consumer warpgroups: four, whose short products hide one another's waits, where registers hold their sums; else
+    /// two.
+    pub fn consumers(self) -> u32 {
+        match self.scaling {
+            Scaling::Weights if !self.crowded() => 4,
+            _ => 2,
+        }
+    }
+    /// Column blocks that a consumer multiplies.
+    pub fn parts(self) -> u32 {
+        TILES_N / self.consumers()
+    }
+    /// Tiles that a consumer multiplies of a k-block, one after the other: of every tile along k its column
+    /// blocks.
+    pub fn turns(self) -> u32 {
+        self.depth * self.parts()
+    }
+    /// Tile along k and column block of a consumer's `turn`.
+    pub fn turn(self, turn: usize) -> (u32, u32) {
+        (turn as u32 / self.parts(), turn as u32 % self.parts())
     }
     /// Units of a cube: a producer warpgroup and the consumers.
     pub fn units(self) -> u32 {
-        128 * (1 + CONSUMERS)
+        128 * (1 + self.consumers())
+    }
+    /// Units that hold sums.
+    pub fn consumer_units(self) -> u32 {
+        128 * self.consumers()
+    }
+    /// Rows of scales of a stage.
+    pub fn scale_rows(self) -> u32 {
+        self.depth * self.tiles.groups
+    }
+    /// Bytes of the codes of a stage of one column block.
+    pub fn run_bytes(self) -> u32 {
+        self.depth * self.tiles.tile_bytes()
     }
     /// f32 registers of a unit's sums over one group and one column block.
     pub fn sum_registers(self) -> u32 {
@@ -49,7 +85,7 @@ impl HopperMatmulShape {
     }
     /// f32 registers of a unit's accumulator.
     pub fn acc_registers(self) -> u32 {
-        PARTS * self.sum_registers()
+        self.parts() * self.sum_registers()
     }
     /// Whether the consumers' sums want more registers than an even share of them.
     pub fn crowded(self) -> bool {
@@ -57,10 +93,14 @@ impl HopperMatmulShape {
     }
     /// Registers after setmaxnreg, producer and consumer.
     pub fn registers(self) -> (u32, u32) {
-        (24, 240)
+        (56, 224)
     }
     /// Bytes of a stage of x.
     pub fn x_bytes(self) -> u32 {
+        self.depth * self.x_tile_bytes()
+    }
+    /// Bytes of x that multiply one tile.
+    pub fn x_tile_bytes(self) -> u32 {
         self.rows * 128
     }
     /// Bytes from the start of a stage to its codes.
@@ -69,7 +109,7 @@ impl HopperMatmulShape {
     }
     /// Bytes from the start of a stage to its scales.
     pub fn scales_at(self) -> u32 {
-        self.words_at() + self.tiles_n() * self.tiles.tile_bytes()
+        self.words_at() + TILES_N * self.run_bytes()
     }
     /// Bytes of a row of scales of a stage.
     pub fn scale_row(self) -> u32 {
@@ -77,7 +117,7 @@ impl HopperMatmulShape {
     }
     /// Bytes from the start of a stage to its zero points.
     pub fn zeros_at(self) -> u32 {
-        self.scales_at() + self.tiles.groups * self.scale_row()
+        self.scales_at() + self.scale_rows() * self.scale_row()
     }
     /// Bytes of a row of zero points of a stage.
     pub fn zero_row(self) -> u32 {
@@ -86,7 +126,7 @@ impl HopperMatmulShape {
     /// Bytes of a stage.
     pub fn stage_bytes(self) -> u32 {
         let zeros = match self.tiles.zeros {
-            true => self.tiles.groups * self.zero_row(),
+            true => self.scale_rows() * self.zero_row(),
             false => 0,
         };
         (self.zeros_at() + zeros).next_multiple_of(1024)
@@ -94,8 +134,8 @@ impl HopperMatmulShape {
     /// Bytes that arrive in a stage.
     pub fn arrival(self) -> u32 {
         let zeros = if self.tiles.zeros { TILE } else { 0 };
-        let scales = self.tiles.groups * (self.tiles.scales.bytes() * TILE + zeros);
-        self.x_bytes() + self.tiles_n() * (self.tiles.tile_bytes() + scales)
+        let scales = self.scale_rows() * (self.tiles.scales.bytes() * TILE + zeros);
+        self.x_bytes() + TILES_N * (self.run_bytes() + scales)
     }
     /// Bytes from the first stage to the barriers: full and empty of every stage.
     pub fn bars_at(self) -> u32 {

@@ -2,7 +2,6 @@
 
 use cubecl::prelude::*;
 
-use super::shape::PARTS;
 use super::{HopperMatmul, ptx};
 use crate::arch::fma::bias_of;
 use crate::arch::hopper::ptx as hopper;
@@ -25,33 +24,49 @@ pub(super) fn store_block<E: Float>(
     let shape = comptime!(ctx.shape);
     let mut last = true;
     if comptime!(shape.split) {
-        let elements = comptime!((shape.rows * shape.columns()) as u64 * 4u64);
-        let block = unit.block as u64 * ctx.sizes.splits as u64;
-        let thread = (ctx.wg * 128u32 + UNIT_POS % 128u32) as u64 * 4u64;
-        let first = global_addr::<f32>(&sums[0]) + block * elements + thread;
-        ptx::acc_save(first + unit.split as u64 * elements, shape);
-        last = arrive(ctx, unit, counters);
-        if last {
-            ptx::acc_zero(shape);
-            for split in 0..ctx.sizes.splits {
-                let from = first + split as u64 * elements;
-                #[unroll]
-                for part in 0..PARTS {
-                    ptx::acc_add(from, part, shape);
-                }
-            }
+        if unit.parts > 1u32 {
+            last = meet(ctx, unit, sums, counters);
         }
     }
     if last {
         let lane = UNIT_POS % 32u32;
         let warp = UNIT_POS % 128u32 / 32u32;
         #[unroll]
-        for part in 0..PARTS {
-            let tile = ctx.n_tile + ctx.wg * PARTS + part;
+        for part in 0..comptime!(shape.parts()) {
+            let tile = ctx.n_tile + ctx.wg * comptime!(shape.parts()) + part;
             let column = tile * 64u32 + warp * 16u32 + lane / 4u32 * 2u32;
             store_columns::<E>(ctx, bias, y, column, part);
         }
     }
+}
+
+/// sum_acc of one part to memory; whether this was the last of its block, whose sum_acc is then that of all parts,
+/// added in their order.
+#[cube]
+fn meet(
+    ctx: &HopperMatmul<'_>,
+    unit: &WorkUnit,
+    sums: &mut [f32],
+    counters: &mut [Atomic<u32>],
+) -> bool {
+    let shape = comptime!(ctx.shape);
+    let elements = comptime!((shape.rows * shape.columns()) as u64 * 4u64);
+    let block = unit.block as u64 * unit.parts as u64;
+    let thread = (ctx.wg * 128u32 + UNIT_POS % 128u32) as u64 * 4u64;
+    let first = global_addr::<f32>(&sums[0]) + block * elements + thread;
+    ptx::acc_save(first + unit.split as u64 * elements, shape);
+    let last = arrive(ctx, unit, counters);
+    if last {
+        ptx::acc_zero(shape);
+        for split in 0..unit.parts {
+            let from = first + split as u64 * elements;
+            #[unroll]
+            for part in 0..comptime!(shape.parts()) {
+                ptx::acc_add(from, part, shape);
+            }
+        }
+    }
+    last
 }
 
 /// The lane's two columns of a column block.
@@ -110,11 +125,17 @@ fn store_columns<E: Float>(
 fn arrive(ctx: &HopperMatmul<'_>, unit: &WorkUnit, counters: &mut [Atomic<u32>]) -> bool {
     let flag = ctx.smem + comptime!(ctx.shape.flag_at());
     fence_device();
-    hopper::named_sync(CONSUMERS_BARRIER.runtime(), 256u32);
+    hopper::named_sync(
+        CONSUMERS_BARRIER.runtime(),
+        comptime!(ctx.shape.consumer_units()),
+    );
     if UNIT_POS == 128u32 {
-        count_arrival(flag, ctx.sizes.splits, counters, unit.block);
+        count_arrival(flag, unit.parts, counters, unit.block);
     }
-    hopper::named_sync(CONSUMERS_BARRIER.runtime(), 256u32);
+    hopper::named_sync(
+        CONSUMERS_BARRIER.runtime(),
+        comptime!(ctx.shape.consumer_units()),
+    );
     fence_device();
     load_word(flag) == 1u32
 }

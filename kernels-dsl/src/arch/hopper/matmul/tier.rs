@@ -4,7 +4,7 @@ use core::marker::PhantomData;
 
 use cubecl::prelude::*;
 
-use super::shape::PARTS;
+use super::shape::PRODUCERS;
 use super::{HopperMatmulShape, ptx};
 use crate::arch::hopper::operands::descriptor_k_major;
 use crate::arch::hopper::ptx as hopper;
@@ -79,23 +79,28 @@ impl<'a> HopperMatmul<'a> {
         }
     }
 
+    /// Whether bringing the next k-block in is this warp's turn.
+    fn loads_next(&self) -> bool {
+        self.pos % PRODUCERS == UNIT_POS / 32u32
+    }
+
     /// K-block `j` into the next stage, by one thread, once the consumers are done with what was in
     /// it. For column blocks past the last comes the last one's again, which nobody stores: products in a
-    /// branch would wait for one another.
+    /// branch would wait for one another. For tiles past the last along k comes that one, which multiplies zeros.
     fn load_block(&self, j: u32) {
         let shape = comptime!(self.shape);
         let (stage, full) = (self.stage(), self.full());
         hopper::mbar_wait(self.empty(), self.parity() ^ 1u32);
         hopper::mbar_expect(full, comptime!(shape.arrival()).runtime());
-        let words = stage + comptime!(shape.words_at());
-        let tile_bytes = comptime!(shape.tiles.tile_bytes());
         let last = self.sizes.n_tiles - 1u32;
-        #[unroll]
-        for t in 0..comptime!(shape.tiles_n()) {
-            let column = (self.n_tile + t).min(last);
-            let tile = column as u64 * self.sizes.k_tiles as u64 + j as u64;
-            let from = self.words_from + tile * tile_bytes as u64;
-            ptx::bulk_load(words + comptime!(t * tile_bytes), from, tile_bytes, full);
+        let k_tile = j * comptime!(shape.depth);
+        if k_tile + comptime!(shape.depth) <= self.sizes.k_tiles {
+            self.load_words(k_tile, 0u32, comptime!(shape.depth));
+        } else {
+            #[unroll]
+            for d in 0..comptime!(shape.depth) {
+                self.load_words((k_tile + d).min(self.sizes.k_tiles - 1u32), d, 1u32);
+            }
         }
         if self.n_tile + comptime!(shape.tiles_n() - 1) <= last {
             self.load_scales(j, self.n_tile, 0u32, comptime!(shape.tiles_n()));
@@ -105,12 +110,35 @@ impl<'a> HopperMatmul<'a> {
                 self.load_scales(j, (self.n_tile + t).min(last), t, 1u32);
             }
         }
-        ptx::tma_load_2d(stage, self.x_map, (j * TILE) as i32, self.row0 as i32, full);
+        #[unroll]
+        for d in 0..comptime!(shape.depth) {
+            let to = stage + comptime!(d * shape.x_tile_bytes());
+            let column = ((k_tile + d) * TILE) as i32;
+            ptx::tma_load_2d(to, self.x_map, column, self.row0 as i32, full);
+        }
     }
 }
 
 #[cube]
 impl<'a> HopperMatmul<'a> {
+    /// Codes of `tiles` tiles along k of every column block from `k_tile` on, to the places of a stage from
+    /// those of its tile `d` on.
+    fn load_words(&self, k_tile: u32, #[comptime] d: u32, #[comptime] tiles: u32) {
+        let shape = comptime!(self.shape);
+        let full = self.full();
+        let words = self.stage() + comptime!(shape.words_at() + d * shape.tiles.tile_bytes());
+        let tile_bytes = comptime!(shape.tiles.tile_bytes());
+        let last = self.sizes.n_tiles - 1u32;
+        #[unroll]
+        for t in 0..comptime!(shape.tiles_n()) {
+            let column = (self.n_tile + t).min(last);
+            let tile = column as u64 * self.sizes.k_tiles as u64 + k_tile as u64;
+            let from = self.words_from + tile * tile_bytes as u64;
+            let to = words + comptime!(t * shape.run_bytes());
+            ptx::bulk_load(to, from, comptime!(tiles * tile_bytes), full);
+        }
+    }
+
     /// Scales and zero points of `tiles` column blocks from `column` on, to the places of a stage from that of its
     /// block `t` on.
     fn load_scales(&self, j: u32, column: u32, #[comptime] t: u32, #[comptime] tiles: u32) {
@@ -118,10 +146,10 @@ impl<'a> HopperMatmul<'a> {
         let (stage, full) = (self.stage(), self.full());
         let size = comptime!(shape.tiles.scales.bytes());
         #[unroll]
-        for part in 0..comptime!(shape.tiles.groups) {
-            let group = self
-                .sizes
-                .group_of(j, part.runtime(), comptime!(shape.tiles));
+        for part in 0..comptime!(shape.scale_rows()) {
+            let k_tile = j * comptime!(shape.depth) + comptime!(part / shape.tiles.groups);
+            let within = comptime!(part % shape.tiles.groups).runtime();
+            let group = self.sizes.group_of(k_tile, within, comptime!(shape.tiles));
             let row = group as u64 * (self.sizes.n_tiles * TILE) as u64 + (column * TILE) as u64;
             let at = comptime!(shape.scales_at() + part * shape.scale_row() + t * TILE * size);
             let from = self.scales_from + row * size as u64;
@@ -163,12 +191,14 @@ impl<'a> MatmulTier for HopperMatmulTier<'a> {
     type Sums = NamedSums;
     type Acc = NamedSums;
 
-    fn parts(_ctx: &HopperMatmul<'a>) -> comptime_type!(usize) {
-        PARTS as usize
+    fn parts(ctx: &HopperMatmul<'a>) -> comptime_type!(usize) {
+        comptime!(ctx.shape.turns() as usize)
     }
     fn begin(_ctx: &mut HopperMatmul<'a>, _start: u32, _end: u32) {}
     fn load(ctx: &mut HopperMatmul<'a>, j: u32, _end: u32) {
-        ctx.load_block(j);
+        if ctx.loads_next() {
+            ctx.load_block(j);
+        }
         ctx.pos += 1u32;
     }
     fn receive(ctx: &mut HopperMatmul<'a>, _j: u32) {
@@ -178,11 +208,13 @@ impl<'a> MatmulTier for HopperMatmulTier<'a> {
         let shape = comptime!(ctx.shape);
         let (groups, bits) = comptime!((shape.tiles.groups as usize, shape.tiles.bits as usize));
         let (lane, warp) = (UNIT_POS % 32u32, UNIT_POS % 128u32 / 32u32);
-        let tile = ctx.wg * PARTS + comptime!(part as u32);
+        let (depth, part) = comptime!(shape.turn(part));
+        let tile = ctx.wg * comptime!(shape.parts()) + part;
         let stage = ctx.stage();
         let words_at = stage
             + comptime!(shape.words_at())
-            + tile * comptime!(shape.tiles.tile_bytes())
+            + tile * comptime!(shape.run_bytes())
+            + comptime!(depth * shape.tiles.tile_bytes())
             + warp * comptime!(shape.tiles.strip_bytes())
             + lane * comptime!(4 * shape.tiles.bits);
         let mut words = Array::<u32>::new(bits);
@@ -193,11 +225,12 @@ impl<'a> MatmulTier for HopperMatmulTier<'a> {
         let mut zeros = Array::<u32>::new(groups);
         #[unroll]
         for g in 0..groups {
-            let row = stage + comptime!(g as u32 * shape.scale_row() + shape.scales_at());
+            let row = comptime!(depth * shape.tiles.groups + g as u32);
+            let scale_row = stage + comptime!(row * shape.scale_row() + shape.scales_at());
             if comptime!(shape.tiles.scales.bytes() == 1) {
-                scales[g] = byte_pair(row + column, warp);
+                scales[g] = byte_pair(scale_row + column, warp);
             } else {
-                scales[g] = load_word(row + column * 2u32);
+                scales[g] = load_word(scale_row + column * 2u32);
             }
             if comptime!(shape.scaling == Scaling::Weights) {
                 let scale = pairs::scales(scales[g], comptime!(shape.tiles.scales));
@@ -209,8 +242,8 @@ impl<'a> MatmulTier for HopperMatmulTier<'a> {
                 );
             }
             if comptime!(shape.tiles.zeros) {
-                let row = stage + comptime!(g as u32 * shape.zero_row() + shape.zeros_at());
-                zeros[g] = byte_pair(row + column, warp);
+                let zero_row = stage + comptime!(row * shape.zero_row() + shape.zeros_at());
+                zeros[g] = byte_pair(zero_row + column, warp);
             }
         }
         HopperBlock {
@@ -221,10 +254,10 @@ impl<'a> MatmulTier for HopperMatmulTier<'a> {
         }
     }
 
-    /// Parts take turns: of two, the other one's products may be under way.
+    /// Of two turns or more the last one's products may be under way.
     fn claim(ctx: &mut HopperMatmul<'a>) {
         if comptime!(ctx.shape.scaling == Scaling::Weights) {
-            ptx::wait(comptime!(PARTS - 1));
+            ptx::wait(comptime!(u32::from(ctx.shape.turns() > 1)));
         }
     }
 
@@ -253,9 +286,12 @@ impl<'a> MatmulTier for HopperMatmulTier<'a> {
         #[comptime] step: usize,
         #[comptime] accumulate: bool,
     ) {
-        let x = descriptor_k_major(ctx.stage() + comptime!(32 * step as u32));
-        let (part, shape) = comptime!((part as u32, ctx.shape));
-        ptx::issue(*weights, x, part, accumulate, shape);
+        let shape = comptime!(ctx.shape);
+        let (depth, part) = comptime!(shape.turn(part));
+        // The address is the descriptor's lowest field, in units of 16 bytes.
+        let x_at = comptime!(u64::from(depth * shape.x_tile_bytes() + 32 * step as u32) / 16);
+        let x = descriptor_k_major(ctx.stage()) + x_at;
+        ptx::issue(*weights, x, part, step, accumulate, shape);
     }
     fn commit(ctx: &mut HopperMatmul<'a>) {
         if comptime!(ctx.shape.scaling == Scaling::Weights) {
@@ -277,7 +313,7 @@ impl<'a> MatmulTier for HopperMatmulTier<'a> {
         ptx::rescale(
             scale.extract(0usize),
             scale.extract(1usize),
-            comptime!(part as u32),
+            comptime!(ctx.shape.turn(part).1),
             comptime!(ctx.shape),
         );
     }
