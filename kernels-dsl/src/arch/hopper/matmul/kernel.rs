@@ -11,7 +11,7 @@ use crate::launch::MatmulBlueprint;
 use crate::quant::{MatmulRoles, MatmulSizes, multiply_blocks};
 
 /// y [m, n] = x [m, k] W (+ bias `[n]`) on the Hopper tier: persistent cubes take every
-/// CUBE_COUNT-th block of y and part of the rows of W. `sums` [blocks, splits, values, units] and
+/// CUBE_COUNT-th block of y, or part of the rows of W of one. `sums` [blocks with parts, parts, values, units] and
 /// `counters` are used where there are splits; counters are 0 before and after every launch.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub fn matmul_quantized_hopper<E: Float>(
