@@ -50,7 +50,7 @@ impl RowLayout {
     }
 }
 
-/// Partials whose loads a unit has under way at a time.
+/// Partials of a launch whose loads a unit has under way at a time.
 const GROUP: u32 = 8;
 
 /// Comptime choices of a merge.
@@ -132,6 +132,14 @@ pub struct Share<N: Size> {
 
 #[cube]
 impl<N: Size> Share<N> {
+    /// Nothing merged yet.
+    pub fn none(neg_inf: f32) -> Share<N> {
+        Share::<N> {
+            max: neg_inf,
+            sum: 0.0f32,
+            acc: Vector::<f32, N>::zeroed(),
+        }
+    }
     /// Out and lse of the keys merged: 0 and -inf where there were none.
     pub fn result(&self, neg_inf: f32) -> (Vector<f32, N>, f32) {
         let empty = self.sum == 0.0f32;
@@ -145,27 +153,7 @@ impl<N: Size> Share<N> {
     }
 }
 
-/// Log-sum-exps of group `group` of team `team`'s partials of one row; -inf past the last partial.
-#[cube]
-fn group_of<N: Size, P: Partials<N>>(
-    from: &P,
-    n: u32,
-    group: u32,
-    team: u32,
-    neg_inf: f32,
-    #[comptime] teams: u32,
-) -> Array<f32> {
-    let mut lse = Array::<f32>::new(comptime!(GROUP as usize));
-    #[unroll]
-    for g in 0..comptime!(GROUP as usize) {
-        let p = team + teams * (group * GROUP + g as u32);
-        let there = from.lse(p.min(n - 1u32));
-        lse[g] = select(p < n, there, neg_inf);
-    }
-    lse
-}
-
-/// Merges team `team`'s of `n` partials, in order.
+/// Merges team `team`'s of `n` partials, in order, `group` at a time.
 #[cube]
 pub fn merge_share<N: Size, P: Partials<N>>(
     from: &P,
@@ -173,35 +161,55 @@ pub fn merge_share<N: Size, P: Partials<N>>(
     team: u32,
     neg_inf: f32,
     #[comptime] teams: u32,
+    #[comptime] group: u32,
 ) -> Share<N> {
-    let groups = n.div_ceil(comptime!(GROUP * teams));
-    let mut max = neg_inf;
-    for group in 0..groups {
-        let lse = group_of::<N, P>(from, n, group, team, neg_inf, teams);
-        #[unroll]
-        for g in 0..comptime!(GROUP as usize) {
-            max = max.max(lse[g]);
-        }
+    let mut share = Share::<N>::none(neg_inf);
+    for round in 0..n.div_ceil(comptime!(group * teams)) {
+        let first = team + round * comptime!(group * teams);
+        merge_group::<N, P>(&mut share, from, n, first, neg_inf, teams, group);
     }
-    let mut sum = 0.0f32;
-    let mut acc = Vector::<f32, N>::zeroed();
-    for group in 0..groups {
-        let lse = group_of::<N, P>(from, n, group, team, neg_inf, teams);
-        let mut o = Array::<Vector<f32, N>>::new(comptime!(GROUP as usize));
-        #[unroll]
-        for g in 0..comptime!(GROUP as usize) {
-            let p = team + teams * (group * GROUP + g as u32);
-            o[g] = from.out(p.min(n - 1u32));
-        }
-        #[unroll]
-        for g in 0..comptime!(GROUP as usize) {
-            let w = weight::<Natural>(lse[g], max);
-            sum += w;
-            let more = fma(Vector::<f32, N>::new(w), o[g], acc);
-            acc = select(lse[g] < LOWEST, acc, more);
-        }
+    share
+}
+
+/// Merges partials `first`, `first + teams`, .. into `share`, as many of `group` as there are. Their loads do not wait for
+/// each other; what `share` holds is scaled where one of them has a larger log-sum-exp.
+#[cube]
+pub fn merge_group<N: Size, P: Partials<N>>(
+    share: &mut Share<N>,
+    from: &P,
+    n: u32,
+    first: u32,
+    neg_inf: f32,
+    #[comptime] teams: u32,
+    #[comptime] group: u32,
+) {
+    let mut lse = Array::<f32>::new(comptime!(group as usize));
+    let mut o = Array::<Vector<f32, N>>::new(comptime!(group as usize));
+    #[unroll]
+    for g in 0..comptime!(group as usize) {
+        let p = (first + teams * g as u32).min(n - 1u32);
+        lse[g] = from.lse(p);
+        o[g] = from.out(p);
     }
-    Share::<N> { max, sum, acc }
+    let mut top = share.max;
+    #[unroll]
+    for g in 0..comptime!(group as usize) {
+        lse[g] = select(first + teams * (g as u32) < n, lse[g], neg_inf);
+        top = top.max(lse[g]);
+    }
+    let kept = weight::<Natural>(share.max, top);
+    let mut sum = share.sum * kept;
+    let mut acc = share.acc * Vector::<f32, N>::new(kept);
+    #[unroll]
+    for g in 0..comptime!(group as usize) {
+        let w = weight::<Natural>(lse[g], top);
+        sum += w;
+        let more = fma(Vector::<f32, N>::new(w), o[g], acc);
+        acc = select(lse[g] < LOWEST, acc, more);
+    }
+    share.max = top;
+    share.sum = sum;
+    share.acc = acc;
 }
 
 /// ```text
@@ -236,8 +244,14 @@ pub fn merge_partials_fma<E: Float, N: Size>(
     let out_at = layouts.outs.at(batch, head, row) + x;
     let (out_step, lse_step) = (layouts.outs.partial, layouts.lses.partial);
     let from = InMemory::<f32, N>::new(outs, lses, out_at, lse_at, out_step, lse_step);
-    let own =
-        merge_share::<N, InMemory<'_, f32, N>>(&from, layouts.n, team, layouts.neg_inf, teams);
+    let own = merge_share::<N, InMemory<'_, f32, N>>(
+        &from,
+        layouts.n,
+        team,
+        layouts.neg_inf,
+        teams,
+        comptime!(GROUP),
+    );
     let share = if comptime!(teams > 1) {
         merge_shares::<N>(&own, shape)
     } else {

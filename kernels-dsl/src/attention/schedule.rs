@@ -136,6 +136,8 @@ pub struct TileShape {
     pub rows: u32,
     /// Query heads that alternate in them.
     pub pack: u32,
+    /// A lane has one tile, and its query heads are all that share a key head.
+    pub single: bool,
     /// Hooks compiled in.
     pub features: LogitFeatures,
 }
@@ -191,7 +193,14 @@ impl TileOrder {
     ) -> TileCoords {
         let features = comptime!(shape.features);
         let pack = comptime!(shape.pack);
-        let place = self.place(position, tiles);
+        let place = if comptime!(shape.single) {
+            Place {
+                index: 0u32.runtime(),
+                lane: position,
+            }
+        } else {
+            self.place(position, tiles)
+        };
         let (index, lane) = (place.index, place.lane);
         if comptime!(features.listed()) {
             listed_tile(inputs, index, lane * pack, features, pack)

@@ -88,6 +88,8 @@ pub struct AttendBlueprint {
     /// Parts of a split tile that a cube takes and merges, each with a plane of its own: 1 but on the plane
     /// tier.
     pub parts: usize,
+    /// One tile holds all queries and query heads that read a row of K or V.
+    pub once: bool,
     /// Elements of a vector load.
     pub vector: usize,
     /// 64-bit addressing.
@@ -190,6 +192,7 @@ impl AttendBlueprint {
         TileShape {
             rows: self.rows as u32,
             pack: self.pack as u32,
+            single: self.once,
             features: self.features,
         }
     }
@@ -274,6 +277,7 @@ impl fmt::Display for AttendBlueprint {
             (self.folded, "folded"),
             (self.polynomial, "polynomial"),
             (self.wide, "wide"),
+            (self.once, "once"),
             (x.softcap, "softcap"),
             (x.alibi, "alibi"),
             (x.bias, "bias"),

@@ -46,6 +46,7 @@ impl HopperShape {
         TileShape {
             rows: self.rows(),
             pack: self.pack,
+            single: false,
             features: self.features,
         }
     }

@@ -60,13 +60,13 @@ pub struct CopySource {
 
 #[cube]
 impl CopySource {
-    /// Keys of the tile `at` in `data`, which has units of 16 bytes, to the stages at `smem`; `group`
-    /// query heads share a key head. With `paged` the layout's batch entries are pages.
+    /// Keys of the tile `at` and of key head `head` in `data`, which has units of 16 bytes, to the stages at
+    /// `smem`. With `paged` the layout's batch entries are pages.
     pub fn new(
         data: &[Vector<u32, Const<4>>],
         layout: &Layout,
         at: &TileCoords,
-        group: u32,
+        head: u32,
         smem: u32,
         #[comptime] copy: CopyShape,
         #[comptime] paged: bool,
@@ -81,8 +81,8 @@ impl CopySource {
             place = 0u32;
             batch = 0u32;
         }
-        let head = layout.base(batch, at.head / group);
-        let first = ptx::global_addr::<Vector<u32, Const<4>>>(&data[head]);
+        let start = layout.base(batch, head);
+        let first = ptx::global_addr::<Vector<u32, Const<4>>>(&data[start]);
         CopySource {
             from: first + place as u64 * row_bytes + chunk as u64 * 16u64,
             to: shared_chunk_apart(

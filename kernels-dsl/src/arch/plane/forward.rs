@@ -303,11 +303,12 @@ impl<'a, NS: Size, NP: Size, E: Encode<Scores = MmaFragment<NS>>> Tier for Plane
             if comptime!(shape.operands.is_some()) {
                 block_scaled::load_query_scales(&*ctx, at);
             }
-            ctx.copy_queries(at);
             ctx.copy_keys(ctx.first, true);
             if comptime!(shape.stages > 1) {
                 ctx.copy_values(ctx.first, true);
             }
+            // After them: more addresses to find, and fewer bytes.
+            ctx.copy_queries(at);
             ptx::copies_commit();
             #[unroll]
             for ahead in 1..comptime!(shape.stages.max(2) - 1) {

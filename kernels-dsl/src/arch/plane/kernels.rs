@@ -202,7 +202,11 @@ fn run_plane<'a, NS: Size, NP: Size, E: Encode<Scores = MmaFragment<NS>>>(
     } else {
         rows_address(lane, comptime!(shape.v_row()))
     };
-    let head_kv = at.head / sizes.group;
+    let head_kv = if comptime!(of.single) {
+        at.head / comptime!(of.pack)
+    } else {
+        at.head / sizes.group
+    };
     let plane_row = plane * comptime!(shape.plane_rows());
     let page = comptime!(blueprint.features.page);
     let paged = comptime!(page.is_some());
@@ -223,7 +227,7 @@ fn run_plane<'a, NS: Size, NP: Size, E: Encode<Scores = MmaFragment<NS>>>(
             k,
             &layouts.k,
             &at,
-            sizes.group,
+            head_kv,
             k_smem,
             comptime!(shape.k_copy()),
             paged,
@@ -232,7 +236,7 @@ fn run_plane<'a, NS: Size, NP: Size, E: Encode<Scores = MmaFragment<NS>>>(
             v,
             &layouts.v,
             &at,
-            sizes.group,
+            head_kv,
             v_smem,
             comptime!(shape.v_copy()),
             paged,

@@ -3,8 +3,16 @@
 use cubecl::prelude::*;
 
 use super::{PlaneCtx, last_to_arrive, load_word, ptx};
-use crate::attention::{InMemory, Partials, PartialsExpand, Share, head_of, merge_share, query_of};
+use crate::attention::{
+    InMemory, Partials, PartialsExpand, Share, head_of, merge_group, merge_share, query_of,
+};
 use crate::tile::Layout;
+
+/// Results of cubes whose loads a unit has under way at a time, and how many cubes are few: of those it merges two outputs
+/// at a time.
+const GROUP: u32 = 16;
+/// See [`GROUP`].
+const FEW: u32 = 4;
 
 /// Where merged results go: out in units of 4 elements, lse in elements.
 #[derive(CubeType, CubeLaunch, Clone, Copy)]
@@ -91,7 +99,9 @@ pub(super) fn merge_parts<E: Float>(
         cubes,
     };
     let width = comptime!(shape.d_v / 4);
-    let outputs = comptime!(shape.rows * width);
+    // Rows past the last query of the sequence belong to nobody.
+    let live = (rows_q * comptime!(shape.pack) - place.row0).min(comptime!(shape.rows));
+    let outputs = live * width;
     if cubes == 1u32 {
         let mut output = UNIT_POS;
         while output < outputs {
@@ -109,10 +119,24 @@ pub(super) fn merge_parts<E: Float>(
         let flag = smem + comptime!(shape.part_bytes() * shape.parts);
         if last_to_arrive(flag, cubes, arrivals, tile) {
             let mut output = UNIT_POS;
-            while output < outputs {
-                let share = of_tile(&*ctx, &place, output / width, output % width);
-                write::<E>(&share, &*ctx, &place, output, out, lse, merged);
-                output += comptime!(shape.units());
+            if cubes <= FEW {
+                while output < outputs {
+                    let next = output + comptime!(shape.units());
+                    let there = next.min(outputs - 1u32);
+                    let one = of_few(&*ctx, &place, output / width, output % width);
+                    let two = of_few(&*ctx, &place, there / width, there % width);
+                    write::<E>(&one, &*ctx, &place, output, out, lse, merged);
+                    if next < outputs {
+                        write::<E>(&two, &*ctx, &place, next, out, lse, merged);
+                    }
+                    output = next + comptime!(shape.units());
+                }
+            } else {
+                while output < outputs {
+                    let share = of_tile(&*ctx, &place, output / width, output % width);
+                    write::<E>(&share, &*ctx, &place, output, out, lse, merged);
+                    output += comptime!(shape.units());
+                }
             }
         }
     }
@@ -128,32 +152,61 @@ fn of_cube(ctx: &PlaneCtx<'_>, place: &Place, row: u32, x: u32) -> Share<Const<4
         lse: comptime!(4 * shape.d_v),
         step: comptime!(shape.part_bytes()),
     };
-    let n = comptime!(shape.parts).runtime();
-    merge_share::<Const<4>, InCube>(&from, n, 0u32, ctx.neg_inf, 1u32)
+    let parts = comptime!(shape.parts);
+    merge_share::<Const<4>, InCube>(&from, parts.runtime(), 0u32, ctx.neg_inf, 1u32, parts)
 }
 
 /// The same over the results of all cubes of the tile.
 #[cube]
 fn of_tile(ctx: &PlaneCtx<'_>, place: &Place, row: u32, x: u32) -> Share<Const<4>> {
-    let pack = comptime!(ctx.shape.pack);
-    let row = place.row0 + row;
-    let query = query_of(row, pack).min(place.rows_q - 1u32) as usize;
-    let head = head_of(place.first_head, row, pack);
-    let outs = ctx.out_layout.base(place.first_entry, head) + query * ctx.out_layout.row;
-    let from = InMemory::<u32, Const<4>>::new(
-        &*ctx.out,
-        &*ctx.lse,
-        outs + x as usize,
-        ctx.lse_layout.base(place.first_entry, head) + query * ctx.lse_layout.row,
-        ctx.out_layout.batch,
-        ctx.lse_layout.batch,
-    );
+    let from = results(ctx, place, row, x);
     merge_share::<Const<4>, InMemory<'_, u32, Const<4>>>(
         &from,
         place.cubes,
         0u32,
         ctx.neg_inf,
         1u32,
+        GROUP,
+    )
+}
+
+/// The same where the cubes are few.
+#[cube]
+fn of_few(ctx: &PlaneCtx<'_>, place: &Place, row: u32, x: u32) -> Share<Const<4>> {
+    let from = results(ctx, place, row, x);
+    let mut share = Share::<Const<4>>::none(ctx.neg_inf);
+    merge_group::<Const<4>, InMemory<'_, u32, Const<4>>>(
+        &mut share,
+        &from,
+        place.cubes,
+        0u32,
+        ctx.neg_inf,
+        1u32,
+        FEW,
+    );
+    share
+}
+
+/// Where the cubes of the tile left columns `4 x` to `4 x + 3` of row `row`.
+#[cube]
+fn results<'a>(
+    ctx: &'a PlaneCtx<'_>,
+    place: &Place,
+    row: u32,
+    x: u32,
+) -> InMemory<'a, u32, Const<4>> {
+    let pack = comptime!(ctx.shape.pack);
+    let row = place.row0 + row;
+    let query = query_of(row, pack) as usize;
+    let head = head_of(place.first_head, row, pack);
+    let outs = ctx.out_layout.base(place.first_entry, head) + query * ctx.out_layout.row;
+    InMemory::<u32, Const<4>>::new(
+        &*ctx.out,
+        &*ctx.lse,
+        outs + x as usize,
+        ctx.lse_layout.base(place.first_entry, head) + query * ctx.lse_layout.row,
+        ctx.out_layout.batch,
+        ctx.lse_layout.batch,
     )
 }
 

@@ -64,6 +64,7 @@ impl BlackwellShape {
         TileShape {
             rows: self.tile_rows(),
             pack: self.pack,
+            single: false,
             features: self.features,
         }
     }

@@ -89,6 +89,7 @@ pub(super) fn select_blackwell(
         wide,
         folded: key.features.plain() && key.positive_scale && !key.features.weights.encoded(),
         parts: 1,
+        once: false,
         // B300 has twice the special-function units.
         polynomial: caps.sm == Some(100) && !key.features.weights.encoded(),
         features: key.features,

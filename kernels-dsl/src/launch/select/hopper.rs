@@ -93,6 +93,7 @@ pub(super) fn select_hopper(
         wide,
         folded: key.features.plain() && key.positive_scale,
         parts: 1,
+        once: false,
         polynomial: false,
         features: key.features,
         fault: policy.fault,

@@ -46,6 +46,9 @@ pub(super) fn select_plane(
         _ => check_packed_tile(key, caps, rows, pack)?,
     }
     let order = policy.order.unwrap_or(IssueOrder::Sequential);
+    let once = key.op == AttendOp::Decode
+        && pack == key.group.max(1)
+        && key.s_q.saturating_mul(pack) <= rows;
     let of = |stages| AttendBlueprint {
         op: key.op,
         tier: TierName::Plane,
@@ -64,6 +67,7 @@ pub(super) fn select_plane(
         wide,
         folded: key.features.plain() && key.positive_scale && !key.features.weights.encoded(),
         parts: 1,
+        once,
         polynomial: false,
         features: key.features,
         fault: policy.fault,

@@ -40,6 +40,7 @@ pub(super) fn select_unit(
         // Beyond |logit| = 2^30 a folded weight may exceed 1; the unit tier is exact at any size.
         folded: false,
         parts: 1,
+        once: false,
         polynomial: false,
         features: key.features,
         fault: policy.fault,
