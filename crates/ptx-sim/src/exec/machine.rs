@@ -24,8 +24,16 @@ pub(super) struct Cube {
     pub(super) tensor: TensorMemory,
     /// Calls for tensor memory with `cta_group::2` so far.
     pub(super) pair_calls: Vec<PairCall>,
+    /// Registers that warps gave back: those of a thread, added up over warps.
+    pub(super) free_registers: u32,
     /// Warps of the machine.
     pub(super) warps: std::ops::Range<usize>,
+}
+
+/// Registers that every thread of a cube of `units` starts with, at most: 65,536 are shared out in steps of 8. ptxas may give
+/// it fewer, which the text of a kernel does not say.
+fn registers_at_entry(units: u32) -> u32 {
+    (65_536 / units.max(1)).min(255) / 8 * 8
 }
 
 /// Executes a cluster from beginning to end.
@@ -72,13 +80,9 @@ impl<'a> Machine<'a> {
             let first = warps.len();
             for warp in 0..per_cube {
                 let thread = warp as u32 * 32;
-                warps.push(Warp::new(
-                    kernel,
-                    first + warp,
-                    rank,
-                    thread,
-                    units - thread,
-                ));
+                let mut warp = Warp::new(kernel, first + warp, rank, thread, units - thread);
+                warp.max_registers = registers_at_entry(units);
+                warps.push(warp);
             }
             cubes.push(Cube {
                 position: std::array::from_fn(|i| {
@@ -89,6 +93,7 @@ impl<'a> Machine<'a> {
                 mbarriers: HashMap::new(),
                 tensor: TensorMemory::default(),
                 pair_calls: Vec::new(),
+                free_registers: 0,
                 warps: first..first + per_cube,
             });
         }

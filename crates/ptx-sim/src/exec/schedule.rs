@@ -65,6 +65,10 @@ impl Machine<'_> {
             },
             Some(Wait::Cluster { .. }) => "the cluster".to_owned(),
             Some(Wait::Allocation) => "tensor memory".to_owned(),
+            Some(Wait::Registers(missing)) => format!(
+                "{missing} more registers a thread, of which the cube has {}",
+                self.cubes[warp.cube].free_registers
+            ),
             None => "nothing".to_owned(),
         };
         format!("warp {} at line {line}: {what}", warp.id)
@@ -217,6 +221,7 @@ impl Machine<'_> {
                     (over, true)
                 }
                 Wait::Allocation => (cube.tensor.changed(), false),
+                Wait::Registers(missing) => (cube.free_registers >= missing, false),
             };
             if over {
                 self.counts[warp.groups[index].pc] += u64::from(skip);

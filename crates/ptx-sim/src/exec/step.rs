@@ -129,19 +129,27 @@ impl Machine<'_> {
             }
             Op::Fence(fence) => self.fence(warp, *fence),
             Op::SetMaxRegs { count, .. } => {
-                return self.whole_warp(warp, active, group).map(|wait| {
-                    wait.map_or_else(
-                        || {
-                            warp.max_registers = *count;
-                            Flow::Next
-                        },
-                        Flow::Wait,
-                    )
-                });
+                if let Some(wait) = self.whole_warp(warp, active, group)? {
+                    return Ok(Flow::Wait(wait));
+                }
+                return Ok(self.set_registers(warp, *count));
             }
             _ => return self.execute_more(warp, pc, active, group, op),
         }
         Ok(Flow::Next)
+    }
+
+    /// Gives registers back to the cube, or takes some once there are enough.
+    fn set_registers(&mut self, warp: &mut Warp, count: u32) -> Flow {
+        let free = &mut self.cubes[warp.cube].free_registers;
+        match (*free + warp.max_registers).checked_sub(count) {
+            Some(left) => {
+                *free = left;
+                warp.max_registers = count;
+                Flow::Next
+            }
+            None => Flow::Wait(Wait::Registers(count - warp.max_registers)),
+        }
     }
 
     fn execute_more(

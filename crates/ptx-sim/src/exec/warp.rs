@@ -21,6 +21,8 @@ pub(super) enum Wait {
     Cluster { generation: u64 },
     /// For tensor memory.
     Allocation,
+    /// For so many registers a thread that other warps of the cube give back.
+    Registers(u32),
 }
 
 /// Lanes at one instruction.
@@ -113,7 +115,7 @@ pub(crate) struct Warp {
     pub(super) held: Held,
     /// Epochs at which earlier commits of the queue ended: a commit tracks all prior operations, those too.
     pub(super) committed: Knowledge,
-    /// Registers a thread may use after setmaxnreg.
+    /// Registers a thread may use: what it starts with, then what setmaxnreg said last.
     pub(super) max_registers: u32,
 }
 

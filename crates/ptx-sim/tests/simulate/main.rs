@@ -6,5 +6,6 @@ mod cutlass;
 mod faults;
 mod ours;
 mod pair;
+mod registers;
 mod triton;
 mod values;
