@@ -36,8 +36,7 @@ fn blackwell_tiles_fill_tensor_memory_and_shared_memory() {
     let tile = |wanted: AttendKey| {
         let blueprint = select(&wanted, &b200, Policy::default()).unwrap();
         assert_eq!(blueprint.tier, TierName::Blackwell, "{blueprint}");
-        let units = if blueprint.rows == 256 { 640 } else { 384 };
-        assert_eq!(blueprint.units(), units, "{blueprint}");
+        assert_eq!(blueprint.units(), 640, "{blueprint}");
         (blueprint.rows, blueprint.block, blueprint.stages)
     };
     assert_eq!(tile(half_key(64, 64)), (256, 128, 4));
@@ -67,6 +66,12 @@ fn blackwell_tiles_fill_tensor_memory_and_shared_memory() {
         ..biased
     };
     assert_eq!(tile(with(capped)), (256, 64, 4));
+    let window = LogitFeatures {
+        band_left: true,
+        band_right: true,
+        ..LogitFeatures::default()
+    };
+    assert_eq!(tile(with(window)), (256, 64, 4));
     let sloped = LogitFeatures {
         alibi: true,
         lengths: true,
@@ -113,7 +118,7 @@ fn pairs_of_cubes_multiply_together_on_request() {
         assert_eq!((tile(single), single.cluster), (alone, 1), "{d:?}");
         let double = pair(&key).unwrap();
         assert_eq!((tile(double), double.cluster), (together, 2), "{d:?}");
-        assert_eq!(double.units(), 128 * (2 * double.rows / 256 + 1));
+        assert_eq!(double.units(), 640);
     }
     let few = AttendKey {
         s_q: 200,
