@@ -180,14 +180,25 @@ pub struct WorkUnit {
 #[cube]
 impl MatmulSizes {
     /// Unit number `position`, of k-blocks of `depth` tiles. Parts of a block are neighbours, so
-    /// that they run together; then come the blocks that read the same weights.
-    pub fn unit(&self, position: u32, #[comptime] depth: u32) -> WorkUnit {
+    /// that they run together; then come the blocks that read the same weights. Without `rounds` no block comes
+    /// whole before the others.
+    pub fn unit(
+        &self,
+        position: u32,
+        #[comptime] depth: u32,
+        #[comptime] rounds: bool,
+    ) -> WorkUnit {
         let k_blocks = self.k_tiles.div_ceil(depth.runtime());
-        let whole = position < self.whole;
-        let parts = select(whole, 1u32, self.splits);
-        let position = select(whole, position, position - self.whole);
-        let first = select(whole, 0u32, self.whole);
-        let (block, split) = (position / parts, position % parts);
+        let mut parts = self.splits;
+        let mut place = position;
+        let mut first = 0u32;
+        if rounds {
+            let whole = position < self.whole;
+            parts = select(whole, 1u32, self.splits);
+            place = select(whole, position, position - self.whole);
+            first = select(whole, 0u32, self.whole);
+        }
+        let (block, split) = (place / parts, place % parts);
         WorkUnit {
             block,
             m_block: (first + block) % self.m_blocks,

@@ -119,6 +119,8 @@ impl HopperShape {
     pub fn registers(self) -> (u32, u32) {
         match self.consumers {
             1 => (56, 248),
+            // Short rows leave the consumers some, which a producer of packed sequences in bands lacks.
+            2 if self.d <= 64 && self.features.varlen && self.features.band_left => (56, 224),
             2 => (40, 232),
             _ => (32, 160),
         }

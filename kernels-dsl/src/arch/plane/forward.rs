@@ -297,7 +297,12 @@ impl<'a, NS: Size, NP: Size, E: Encode<Scores = MmaFragment<NS>>> Tier for Plane
         // What the epilogue alone needs waits in shared memory: registers are for the loop.
         if UNIT_POS % 32u32 == 0u32 {
             ptx::store_words(ctx.place(), at.entry, at.head, at.row0, at.first_q);
-            ptx::store_words(ctx.place() + 16u32, at.len_q, at.rows_q, 0u32, 0u32);
+            let cube = if comptime!(ctx.shape.split) {
+                CUBE_POS as u32
+            } else {
+                0u32.runtime()
+            };
+            ptx::store_words(ctx.place() + 16u32, at.len_q, at.rows_q, cube, 0u32);
         }
         if range.start < range.end {
             if comptime!(shape.operands.is_some()) {

@@ -8,10 +8,13 @@ use crate::attention::{
 };
 use crate::tile::Layout;
 
-/// Results of cubes whose loads a unit has under way at a time, and how many cubes are few: of those it merges two outputs
-/// at a time.
-const GROUP: u32 = 16;
-/// See [`GROUP`].
+/// Results of cubes whose loads a unit has under way at a time: fewer where a cube's planes are few and each
+/// has more registers in use.
+fn group(parts: u32) -> u32 {
+    if parts < 4 { 4 } else { 16 }
+}
+
+/// Of so many cubes a unit merges two outputs at a time.
 const FEW: u32 = 4;
 
 /// Where merged results go: out in units of 4 elements, lse in elements.
@@ -84,7 +87,8 @@ pub(super) fn merge_parts<E: Float>(
         smem -= UNIT_POS / 32u32 * comptime!(shape.part_bytes());
     }
     let words = ptx::load_chunk(smem + comptime!(shape.place_at()));
-    let rows_q = ptx::load_chunk(smem + comptime!(shape.place_at() + 16)).extract(1usize);
+    let sizes = ptx::load_chunk(smem + comptime!(shape.place_at() + 16));
+    let rows_q = sizes.extract(1usize);
     let part = words.extract(0usize);
     let cubes = splits / comptime!(shape.parts);
     let batch = part / splits;
@@ -115,7 +119,8 @@ pub(super) fn merge_parts<E: Float>(
             leave(ctx, &place, output / width, output % width);
             output += comptime!(shape.units());
         }
-        let tile = CUBE_POS as u32 / cubes;
+        // From memory: in a register it would live across all blocks.
+        let tile = sizes.extract(2usize) / cubes;
         let flag = smem + comptime!(shape.part_bytes() * shape.parts);
         if last_to_arrive(flag, cubes, arrivals, tile) {
             let mut output = UNIT_POS;
@@ -166,7 +171,7 @@ fn of_tile(ctx: &PlaneCtx<'_>, place: &Place, row: u32, x: u32) -> Share<Const<4
         0u32,
         ctx.neg_inf,
         1u32,
-        GROUP,
+        comptime!(group(ctx.shape.parts)),
     )
 }
 

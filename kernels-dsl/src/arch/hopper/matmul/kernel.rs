@@ -80,7 +80,7 @@ fn run_hopper<'a, E: Float>(
         }
         if UNIT_POS % 32u32 == 0u32 {
             while position < total {
-                let unit = sizes.unit(position, comptime!(shape.depth));
+                let unit = sizes.unit(position, comptime!(shape.depth), true);
                 ctx.visit(&unit);
                 let roles = comptime!(MatmulRoles::LOAD);
                 multiply_blocks::<HopperMatmulTier<'a>>(
@@ -95,7 +95,7 @@ fn run_hopper<'a, E: Float>(
         }
         ptx::banks_declare(shape);
         while position < total {
-            let unit = sizes.unit(position, comptime!(shape.depth));
+            let unit = sizes.unit(position, comptime!(shape.depth), true);
             ctx.visit(&unit);
             ptx::acc_zero(shape);
             let roles = comptime!(MatmulRoles::MULTIPLY);

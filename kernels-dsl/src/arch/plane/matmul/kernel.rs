@@ -53,7 +53,7 @@ fn run_plane<'a, E: Float>(
     let bytes: Shared<[Vector<u32, Const<4>>]> =
         Shared::new_aligned_slice(comptime!(shape.smem_bytes() as usize / 16), 128usize);
     let smem = hopper::smem_addr::<Vector<u32, Const<4>>>(&bytes[0]);
-    let unit = sizes.unit(CUBE_POS as u32, comptime!(shape.planes_k));
+    let unit = sizes.unit(CUBE_POS as u32, comptime!(shape.planes_k), false);
     let n_tile = unit.n_block * comptime!(shape.tiles_n());
     let mut whole = sizes.k_tiles.min(sizes.k / TILE) / comptime!(shape.planes_k);
     if n_tile + comptime!(shape.tiles_n()) > sizes.n_tiles {
