@@ -14,7 +14,7 @@ fn group(parts: u32) -> u32 {
     if parts < 4 { 4 } else { 16 }
 }
 
-/// Of so many cubes a unit merges two outputs at a time.
+/// Of so many cubes a unit merges two outputs at a time, where registers allow as many as in [`group`].
 const FEW: u32 = 4;
 
 /// Where merged results go: out in units of 4 elements, lse in elements.
@@ -124,7 +124,7 @@ pub(super) fn merge_parts<E: Float>(
         let flag = smem + comptime!(shape.part_bytes() * shape.parts);
         if last_to_arrive(flag, cubes, arrivals, tile) {
             let mut output = UNIT_POS;
-            if cubes <= FEW {
+            if comptime!(shape.parts >= 4) && cubes <= FEW {
                 while output < outputs {
                     let next = output + comptime!(shape.units());
                     let there = next.min(outputs - 1u32);
