@@ -110,6 +110,7 @@ pub(super) struct Launched {
     out: Handle,
     lse: Handle,
     blueprint: String,
+    tier: Option<TierName>,
 }
 
 /// A problem ready to launch in one layout.
@@ -265,7 +266,7 @@ impl<'a> Ours<'a> {
 
     pub(super) fn launch(&self) -> Result<Launched> {
         let [q, k, v] = &self.tensors;
-        let (out, lse, blueprint) = match &self.cache {
+        let (out, lse, blueprint, tier) = match &self.cache {
             Some((cache, workspace)) => {
                 let options = DecodeOptions {
                     attend: self.options.clone(),
@@ -274,28 +275,31 @@ impl<'a> Ours<'a> {
                 };
                 let decoded = attend_decode(self.client, q, cache, &options);
                 let decoded = decoded.map_err(Failure::failed)?;
+                let tier = decoded.plan.map(|plan| plan.blueprint.tier);
                 let plan = decoded.plan.map(|plan| match plan.split.splits {
                     1 => plan.blueprint.to_string(),
                     n => format!("{}/n{n}", plan.blueprint),
                 });
-                (decoded.out, decoded.lse, plan)
+                (decoded.out, decoded.lse, plan, tier)
             }
             None => {
                 let attended = attend_forward(self.client, q, k, v, &self.options);
                 let attended = attended.map_err(Failure::failed)?;
+                let tier = attended.blueprint.map(|b| b.tier);
                 let blueprint = attended.blueprint.map(|b| b.to_string());
-                (attended.out, attended.lse, blueprint)
+                (attended.out, attended.lse, blueprint, tier)
             }
         };
         Ok(Launched {
             out: out.handle,
             lse: lse.handle,
             blueprint: blueprint.unwrap_or_default(),
+            tier,
         })
     }
 
     /// Launches once more and compares sampled rows, each as a problem of its own: one query over
-    /// the keys it sees.
+    /// the keys it sees, within the bounds of the tier that ran.
     pub(super) fn check(&self) -> Result<Checked> {
         let launched = self.launch()?;
         if self.graph.is_some() {
@@ -320,7 +324,8 @@ impl<'a> Ours<'a> {
             ]);
             let at = self.offset(0, b, h, i);
             let got = [("out", &out[at..at + d]), ("lse", &lse[row..row + 1])];
-            let attend = Attend::plain(1, (1, 1), (1, seen), (d, d));
+            let mut attend = Attend::plain(1, (1, 1), (1, seen), (d, d));
+            attend.policy.tier = launched.tier;
             let task = match self.cache {
                 None => Task::Forward(attend),
                 Some(_) => Task::Decode(Decode {
