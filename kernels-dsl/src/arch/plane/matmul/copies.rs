@@ -1,14 +1,28 @@
-//! What the units of a cube bring into a stage, chunk by chunk.
+//! What the units of a team bring into a stage, chunk by chunk.
 
 use cubecl::prelude::*;
 
 use super::{PlaneMatmul, PlaneMatmulExpand, ptx};
-use crate::arch::plane::copies::shared_chunk;
+use crate::arch::plane::copies::{shared_chunk, team_unit};
 use crate::arch::plane::ptx as plane;
 use crate::quant::{NO_ROW, TILE};
 
 #[cube]
 impl<'a> PlaneMatmul<'a> {
+    /// Number of this unit in its team.
+    fn member(&self) -> u32 {
+        team_unit(comptime!(self.shape.team()))
+    }
+
+    /// First tile along k of the team in a k-block.
+    fn team_tile(&self) -> u32 {
+        if comptime!(self.shape.teams() > 1) {
+            self.plane_k
+        } else {
+            0u32.runtime()
+        }
+    }
+
     /// Starts copying k-block `j` to its stage; nothing from `end` on.
     pub(super) fn copy_block(&self, j: u32, end: u32) {
         if j < end {
@@ -40,12 +54,13 @@ impl<'a> PlaneMatmul<'a> {
     fn copy_whole_words(&self, j: u32, stage: u32) {
         let shape = comptime!(self.shape);
         let run = comptime!(shape.run_bytes());
-        let to = stage + comptime!(shape.words_at()) + UNIT_POS * 16u32;
+        let within = self.team_tile() * comptime!(shape.tiles.tile_bytes()) + self.member() * 16u32;
+        let to = stage + comptime!(shape.words_at()) + within;
         #[unroll]
         for t in 0..comptime!(shape.tiles_n()) {
             let first = (self.n_tile + t) as u64
                 * (self.sizes.k_tiles as u64 * comptime!(shape.tiles.tile_bytes() as u64));
-            let from = self.words_from + first + j as u64 * run as u64 + UNIT_POS as u64 * 16u64;
+            let from = self.words_from + first + j as u64 * run as u64 + within as u64;
             let steps = comptime!(shape.word_steps());
             ptx::copy_steps(to + comptime!(t * run), from, 16u32.runtime(), steps);
         }
@@ -54,30 +69,31 @@ impl<'a> PlaneMatmul<'a> {
     /// x of a k-block all of whose columns exist.
     fn copy_whole_x(&self, j: u32, stage: u32) {
         let shape = comptime!(self.shape);
-        let line = UNIT_POS / 8u32;
-        let piece = UNIT_POS % 8u32;
-        let to = shared_chunk(stage, line, piece, 128u32);
-        let depth = j * comptime!(shape.planes_k) + line / comptime!(shape.rows);
+        let line = self.member() / 8u32;
+        let piece = self.member() % 8u32;
+        let below = stage + self.team_tile() * comptime!(128 * shape.rows);
+        let tile = self.team_tile() + line / comptime!(shape.rows);
+        let depth = j * comptime!(shape.planes_k) + tile;
         let column = depth * TILE + piece * 8u32;
         #[unroll]
         for set in 0..comptime!(shape.row_sets()) {
-            let row =
-                self.row0 + line % comptime!(shape.rows) + comptime!(set * shape.pass_lines());
+            let skipped = comptime!(set * shape.pass_lines());
+            let to = shared_chunk(below, line + skipped, piece, 128u32);
+            let row = self.row0 + line % comptime!(shape.rows) + skipped;
             let at = self.sizes.x_offset
                 + row.min(self.sizes.m - 1u32) as usize * self.sizes.x_row
                 + column as usize;
             let from = plane::global_addr::<u16>(&self.x[at]);
             let bytes = select(row < self.sizes.m, 16u32, 0u32);
-            ptx::copy_steps(to, from, bytes, comptime!(shape.x_steps(set)));
+            ptx::copy_steps(to, from, bytes, comptime!(shape.x_steps()));
         }
     }
 
     fn copy_ragged_words(&self, j: u32, stage: u32) {
         let shape = comptime!(self.shape);
         let [_, words, _, _] = comptime!(shape.copies());
-        let units = comptime!(shape.units());
         for pass in 0..comptime!(shape.passes(words)) {
-            let chunk = UNIT_POS + pass * units;
+            let chunk = self.member() + pass * comptime!(shape.team());
             if chunk < words {
                 self.copy_words(j, stage, chunk);
             }
@@ -87,9 +103,8 @@ impl<'a> PlaneMatmul<'a> {
     fn copy_ragged_x(&self, j: u32, stage: u32) {
         let shape = comptime!(self.shape);
         let [x, _, _, _] = comptime!(shape.copies());
-        let units = comptime!(shape.units());
         for pass in 0..comptime!(shape.passes(x)) {
-            let chunk = UNIT_POS + pass * units;
+            let chunk = self.member() + pass * comptime!(shape.team());
             if chunk < x {
                 self.copy_x(j, stage, chunk);
             }
@@ -99,10 +114,10 @@ impl<'a> PlaneMatmul<'a> {
     fn copy_scales(&self, j: u32, stage: u32) {
         let shape = comptime!(self.shape);
         let [_, _, scales, zeros] = comptime!(shape.copies());
-        let units = comptime!(shape.units());
+        let team = comptime!(shape.team());
         #[unroll]
         for pass in 0..comptime!(shape.passes(scales)) {
-            let chunk = UNIT_POS + comptime!(pass * units);
+            let chunk = self.member() + comptime!(pass * team);
             if chunk < scales {
                 let size = comptime!(shape.tiles.scales.bytes());
                 let bytes = comptime!(shape.columns * size);
@@ -112,7 +127,7 @@ impl<'a> PlaneMatmul<'a> {
         }
         #[unroll]
         for pass in 0..comptime!(shape.passes(zeros)) {
-            let chunk = UNIT_POS + comptime!(pass * units);
+            let chunk = self.member() + comptime!(pass * team);
             if chunk < zeros {
                 let bytes = comptime!(shape.columns);
                 let to = stage + comptime!(shape.zeros_at());
@@ -124,7 +139,7 @@ impl<'a> PlaneMatmul<'a> {
     /// Chunk `chunk` of the codes; zeros for tiles past the end.
     fn copy_words(&self, j: u32, stage: u32, chunk: u32) {
         let shape = comptime!(self.shape);
-        let run = comptime!(shape.run_bytes() / 16);
+        let run = comptime!(shape.team_run_bytes() / 16);
         let tile_chunks = comptime!(shape.tiles.tile_bytes() / 16);
         let mut column = 0u32.runtime();
         let mut within = chunk;
@@ -132,14 +147,19 @@ impl<'a> PlaneMatmul<'a> {
             column = chunk / run;
             within = chunk % run;
         }
-        let k_tile = j * comptime!(shape.planes_k) + within / tile_chunks;
+        let team_tile = self.team_tile();
+        let tile0 = j * comptime!(shape.planes_k) + team_tile;
+        let k_tile = tile0 + within / tile_chunks;
         let n_tile = self.n_tile + column;
         let exists = k_tile < self.sizes.k_tiles && n_tile < self.sizes.n_tiles;
-        let first =
-            n_tile as u64 * self.sizes.k_tiles as u64 + (j * comptime!(shape.planes_k)) as u64;
+        let first = n_tile as u64 * self.sizes.k_tiles as u64 + tile0 as u64;
         let offset = first * comptime!(shape.tiles.tile_bytes() as u64) + within as u64 * 16u64;
         let from = self.words_from + select(exists, offset, 0u64);
-        let to = stage + comptime!(shape.words_at()) + chunk * 16u32;
+        let to = stage
+            + comptime!(shape.words_at())
+            + column * comptime!(shape.run_bytes())
+            + team_tile * comptime!(shape.tiles.tile_bytes())
+            + within * 16u32;
         ptx::copy_part(to, from, select(exists, 16u32, 0u32));
     }
 
@@ -154,10 +174,10 @@ impl<'a> PlaneMatmul<'a> {
         #[comptime] size: u32,
     ) {
         let shape = comptime!(self.shape);
-        let row = chunk / comptime!(bytes / 16);
-        let within = chunk % comptime!(bytes / 16) * 16u32;
         let tiles = comptime!(shape.tiles);
         let groups = comptime!(tiles.groups);
+        let row = self.team_tile() * groups + chunk / comptime!(bytes / 16);
+        let within = chunk % comptime!(bytes / 16) * 16u32;
         let k_tile = j * comptime!(shape.planes_k) + row / groups;
         let group = self.sizes.group_of(k_tile, row % groups, tiles);
         let columns = self.sizes.n_tiles * TILE;
@@ -165,7 +185,8 @@ impl<'a> PlaneMatmul<'a> {
         let exists = first < columns * size;
         let offset = group as u64 * (columns * size) as u64 + first as u64;
         let from = from + select(exists, offset, 0u64);
-        ptx::copy_part(to + chunk * 16u32, from, select(exists, 16u32, 0u32));
+        let to = to + row * bytes + within;
+        ptx::copy_part(to, from, select(exists, 16u32, 0u32));
     }
 
     /// Chunk `chunk` of x: zeros past its rows and columns.
@@ -173,7 +194,7 @@ impl<'a> PlaneMatmul<'a> {
         let shape = comptime!(self.shape);
         let piece = chunk % 8u32;
         let row = chunk / 8u32 % comptime!(shape.rows);
-        let depth = chunk / comptime!(8 * shape.rows);
+        let depth = self.team_tile() + chunk / comptime!(8 * shape.rows);
         let line = depth * comptime!(shape.rows) + row;
         let to = shared_chunk(stage, line, piece, 128u32);
         let k = (j * comptime!(shape.planes_k) + depth) * TILE + piece * 8u32;

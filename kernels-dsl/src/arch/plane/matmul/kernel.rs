@@ -79,9 +79,10 @@ fn run_plane<'a, E: Float>(
     };
     let fragments = comptime!((shape.strips() * shape.row_tiles()) as usize);
     let mut group = Array::<Vector<f32, Const<4>>>::new(fragments);
-    let mut acc = Array::<Vector<f32, Const<4>>>::new(fragments);
+    let all = comptime!(fragments * shape.parts() as usize);
+    let mut acc = Array::<Vector<f32, Const<4>>>::new(all);
     #[unroll]
-    for i in 0..fragments {
+    for i in 0..all {
         acc[i] = Vector::<f32, Const<4>>::zeroed();
     }
     multiply_blocks::<PlaneMatmulTier<'a>>(

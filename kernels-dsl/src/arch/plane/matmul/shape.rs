@@ -15,7 +15,7 @@ const PAD: u32 = 4;
 /// Block, planes and stages.
 ///
 /// A k-block is `planes_k` tiles deep, one for each plane along k; planes side by side have their own
-/// strips. A stage holds, one behind the other: x as `planes_k` tiles of `rows` lines of 128 bytes,
+/// strips. With few rows no planes lie side by side: each copies what it multiplies, and none waits for another. A stage holds, one behind the other: x as `planes_k` tiles of `rows` lines of 128 bytes,
 /// chunk c of line r where chunk `c ^ (r % 8)` would be; codes as in memory, column block by column
 /// block; scales and zero points of every tile's groups.
 #[derive(Debug, Hash, PartialEq, Eq, Clone, Copy)]
@@ -39,9 +39,13 @@ pub struct PlaneMatmulShape {
 }
 
 impl PlaneMatmulShape {
-    /// Strips of a plane: all of a tile's where x has few rows, two where its sums want the registers.
+    /// Strips of a part of a plane: all of a tile's where x has few rows, two where its sums want the registers.
     pub fn strips(self) -> u32 {
         if self.rows <= 16 { 4 } else { 2 }
+    }
+    /// Column blocks that a plane multiplies one after the other: all where x has few rows.
+    pub fn parts(self) -> u32 {
+        if self.rows <= 16 { self.tiles_n() } else { 1 }
     }
     /// 8-row blocks of x: the columns of mma.sync's right operand.
     pub fn row_tiles(self) -> u32 {
@@ -49,11 +53,27 @@ impl PlaneMatmulShape {
     }
     /// Planes along the columns of W.
     pub fn planes_n(self) -> u32 {
-        self.columns / (STRIP * self.strips())
+        self.columns / (STRIP * self.strips() * self.parts())
     }
     /// Units of a cube.
     pub fn units(self) -> u32 {
         PLANE * self.planes_n() * self.planes_k
+    }
+    /// Units that copy for one another, and wait for one another.
+    pub fn team(self) -> u32 {
+        PLANE * self.planes_n() * self.planes_k / self.teams()
+    }
+    /// Teams of a cube, each with its own tiles along k.
+    pub fn teams(self) -> u32 {
+        if self.planes_n() == 1 {
+            self.planes_k
+        } else {
+            1
+        }
+    }
+    /// Tiles along k of a k-block that a team copies.
+    pub fn team_tiles(self) -> u32 {
+        self.planes_k / self.teams()
     }
     /// Column blocks of the weights' tiles.
     pub fn tiles_n(self) -> u32 {
@@ -70,6 +90,10 @@ impl PlaneMatmulShape {
     /// Bytes of the codes of a stage of one column block.
     pub fn run_bytes(self) -> u32 {
         self.planes_k * self.tiles.tile_bytes()
+    }
+    /// Those that a team copies.
+    pub fn team_run_bytes(self) -> u32 {
+        self.team_tiles() * self.tiles.tile_bytes()
     }
     /// Bytes of the codes of a stage.
     pub fn word_bytes(self) -> u32 {
@@ -119,7 +143,7 @@ impl PlaneMatmulShape {
     pub fn smem_bytes(self) -> u32 {
         self.flag_at() + CHUNK
     }
-    /// Chunks of a stage of x, codes, scales, zero points.
+    /// Chunks that a team copies of a stage of x, codes, scales, zero points.
     pub fn copies(self) -> [u32; 4] {
         [
             self.x_bytes(),
@@ -127,39 +151,40 @@ impl PlaneMatmulShape {
             self.scale_bytes(),
             self.zero_bytes(),
         ]
-        .map(|bytes| bytes / CHUNK)
+        .map(|bytes| bytes / self.teams() / CHUNK)
     }
     /// Whether every unit copies the same chunks of the codes of every column block.
     pub fn even(self) -> bool {
-        (self.run_bytes() / CHUNK).is_multiple_of(self.units())
+        (self.team_run_bytes() / CHUNK).is_multiple_of(self.team())
     }
     /// Rows of x that a unit copies chunks of.
     pub fn row_sets(self) -> u32 {
         (self.rows / self.pass_lines()).max(1)
     }
-    /// Lines of 128 bytes that the units copy at a time.
+    /// Lines of 128 bytes that a team copies at a time.
     pub fn pass_lines(self) -> u32 {
-        self.units() / 8
+        self.team() / 8
     }
     /// Bytes in memory and in the stage to a unit's chunks of the codes of a column block.
     pub(super) fn word_steps(self) -> Vec<(u32, u32)> {
-        let passes = self.run_bytes() / CHUNK / self.units();
+        let passes = self.team_run_bytes() / CHUNK / self.team();
         (0..passes)
-            .map(|pass| pass * self.units() * CHUNK)
+            .map(|pass| pass * self.team() * CHUNK)
             .map(|offset| (offset, offset))
             .collect()
     }
-    /// Bytes in memory and in the stage to a unit's chunks of its `set`-th row of x.
-    pub(super) fn x_steps(self, set: u32) -> Vec<(u32, u32)> {
+    /// Bytes in memory and in the stage to a unit's chunks of a row of x: a tile, or as many as the team's lines
+    /// fill at a time, after the other.
+    pub(super) fn x_steps(self) -> Vec<(u32, u32)> {
         let (sets, lines) = (self.row_sets(), self.pass_lines());
         let tiles = (lines / self.rows).max(1);
-        let passes = self.planes_k * self.rows / lines / sets;
+        let passes = self.team_tiles() * self.rows / lines / sets;
         (0..passes)
-            .map(|pass| (pass * tiles * 128, (pass * sets + set) * lines * 128))
+            .map(|pass| (pass * tiles * 128, pass * sets * lines * 128))
             .collect()
     }
     /// How often every unit copies a chunk until `chunks` are copied.
     pub fn passes(self, chunks: u32) -> u32 {
-        chunks.div_ceil(self.units())
+        chunks.div_ceil(self.team())
     }
 }

@@ -72,8 +72,8 @@ impl<'a> MatmulTier for PlaneMatmulTier<'a> {
     type Sums = Array<Vector<f32, Const<4>>>;
     type Acc = Array<Vector<f32, Const<4>>>;
 
-    fn parts(_ctx: &PlaneMatmul<'a>) -> comptime_type!(usize) {
-        1usize
+    fn parts(ctx: &PlaneMatmul<'a>) -> comptime_type!(usize) {
+        comptime!(ctx.shape.parts() as usize)
     }
     fn begin(ctx: &mut PlaneMatmul<'a>, start: u32, end: u32) {
         for ahead in 0..comptime!(ctx.shape.stages - 1) {
@@ -81,22 +81,27 @@ impl<'a> MatmulTier for PlaneMatmulTier<'a> {
             plane::copies_commit();
         }
     }
-    /// Block `j` has arrived, and the stage of the block before it is free for one that runs ahead.
+    /// What the team multiplies of block `j` has arrived, and the stage of the block before it is free for one that
+    /// runs ahead.
     fn load(ctx: &mut PlaneMatmul<'a>, j: u32, end: u32) {
         plane::copies_wait(comptime!(ctx.shape.stages - 2));
-        sync_cube();
+        if comptime!(ctx.shape.team() == 32) {
+            sync_plane();
+        } else {
+            sync_cube();
+        }
         ctx.copy_block(j + comptime!(ctx.shape.stages - 1), end);
         plane::copies_commit();
     }
     fn receive(_ctx: &mut PlaneMatmul<'a>, _j: u32) {}
 
-    fn open(ctx: &mut PlaneMatmul<'a>, j: u32, #[comptime] _part: usize) -> PlaneBlock {
+    fn open(ctx: &mut PlaneMatmul<'a>, j: u32, #[comptime] part: usize) -> PlaneBlock {
         let shape = comptime!(ctx.shape);
         let (strips, groups) = comptime!((shape.strips() as usize, shape.tiles.groups as usize));
         let bits = comptime!(shape.tiles.bits as usize);
         let stage = ctx.stage(j);
         let lane = UNIT_POS % 32u32;
-        let tile_n = ctx.strip / 4u32;
+        let tile_n = ctx.strip / 4u32 + comptime!(part as u32);
         let strip = ctx.strip % 4u32;
         let words_at = stage
             + comptime!(shape.words_at())
@@ -200,11 +205,12 @@ impl<'a> MatmulTier for PlaneMatmulTier<'a> {
         block: &PlaneBlock,
         sums: &mut Array<Vector<f32, Const<4>>>,
         acc: &mut Array<Vector<f32, Const<4>>>,
-        #[comptime] _part: usize,
+        #[comptime] part: usize,
         #[comptime] group: usize,
     ) {
         let strips = comptime!(ctx.shape.strips() as usize);
         let row_tiles = comptime!(ctx.shape.row_tiles() as usize);
+        let first = comptime!(part * strips * row_tiles);
         #[unroll]
         for s in 0..strips {
             let pair = block.scales[comptime!(group * strips + s)];
@@ -213,13 +219,13 @@ impl<'a> MatmulTier for PlaneMatmulTier<'a> {
             #[unroll]
             for tile in 0..row_tiles {
                 let i = comptime!(s * row_tiles + tile);
-                let (x, a) = (sums[i], acc[i]);
+                let (x, a) = (sums[i], acc[comptime!(first + i)]);
                 let mut out = Vector::<f32, Const<4>>::zeroed();
                 out.insert(0usize, fma(x.extract(0usize), even, a.extract(0usize)));
                 out.insert(1usize, fma(x.extract(1usize), even, a.extract(1usize)));
                 out.insert(2usize, fma(x.extract(2usize), odd, a.extract(2usize)));
                 out.insert(3usize, fma(x.extract(3usize), odd, a.extract(3usize)));
-                acc[i] = out;
+                acc[comptime!(first + i)] = out;
             }
         }
     }
