@@ -393,9 +393,10 @@ fn matmul(all: &mut Vec<ListedKernel>) {
         bits: 3,
         ..gathered
     };
-    let mut add = |label: &str, tier: Option<TierName>, dtype, m, tiles: WeightTiles| {
+    let mut add_columns = |label: &str, tier: Option<TierName>, dtype, m, n, tiles: WeightTiles| {
         let policy = MatmulPolicy {
             tier,
+            splits: Some(2),
             // Where they are not asked for, scales go into weights on the tier that can.
             scaling: label.ends_with("_sums").then_some(Scaling::Sums),
             ..MatmulPolicy::default()
@@ -406,6 +407,7 @@ fn matmul(all: &mut Vec<ListedKernel>) {
             problem: Problem::Matmul(MatmulProblem {
                 dtype,
                 m,
+                n,
                 tiles,
                 chunks: !tiles.gathered,
                 policy,
@@ -413,6 +415,17 @@ fn matmul(all: &mut Vec<ListedKernel>) {
         });
     };
     let (unit, plane) = (Some(TierName::Unit), Some(TierName::Plane));
+    // Cubes of fewer planes where there are more columns.
+    for dtype in [DType::F16, DType::BF16] {
+        for n in [11_008, 28_672] {
+            for m in [8, 16] {
+                add_columns(&format!("b4_n{n}"), None, dtype, m, n, plain);
+                add_columns(&format!("b4_zeros_n{n}"), None, dtype, m, n, zeros);
+            }
+        }
+    }
+    let mut add =
+        |label: &str, tier, dtype, m, tiles| add_columns(label, tier, dtype, m, LONG, tiles);
     for dtype in DType::ALL {
         add("b4", unit, dtype, 4, plain);
         add("b3_gathered", unit, dtype, 1, b3_gathered);

@@ -125,6 +125,8 @@ pub struct MatmulProblem {
     pub dtype: DType,
     /// Rows of x.
     pub m: usize,
+    /// Columns of W.
+    pub n: usize,
     /// How the weights are stored.
     pub tiles: WeightTiles,
     /// Rows of x consist of aligned chunks of 16 bytes.
@@ -138,7 +140,7 @@ impl MatmulProblem {
         let key = MatmulKey {
             dtype: self.dtype,
             m: self.m,
-            n: LONG,
+            n: self.n,
             rows: LONG,
             tiles: self.tiles,
             chunks: self.chunks,

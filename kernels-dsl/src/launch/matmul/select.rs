@@ -5,7 +5,7 @@ use crate::error::NotAvailable;
 use crate::launch::{
     COUNTERS, Caps, DType, Tensor, TierName, check_dtype, check_reach, cube_units,
 };
-use crate::quant::{Scaling, TILE, WeightTiles};
+use crate::quant::{ScaleType, Scaling, TILE, WeightTiles};
 
 /// The facts of a product that a blueprint depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -157,10 +157,12 @@ fn plane(
     if !matches!(rows, 8 | 16 | 32 | 64) {
         return Err(lacks(caps, "plane tier's rows of x", rows, "8, 16, 32, 64"));
     }
-    // Few rows: eight planes share the columns and halve the rows of W among them, so that x is
-    // read once; many: planes lie side by side, and x is read by fewer cubes.
-    let (columns, depth) = if rows <= 16 { (64, 8) } else { (128, 2) };
-    let of = |stages, split| MatmulBlueprint {
+    // Few rows: planes deal the rows of W out among them; many: planes lie side by side, and x is read by fewer cubes.
+    let few = rows <= 16;
+    let columns = if few { 64 } else { 128 };
+    let blocks = key.m.div_ceil(rows) * key.n.div_ceil(columns);
+    let processors = multiprocessors(caps);
+    let of = |depth, stages, split| MatmulBlueprint {
         tier: TierName::Plane,
         dtype: key.dtype,
         tiles: key.tiles,
@@ -175,20 +177,55 @@ fn plane(
         wide,
         fault: policy.fault,
     };
-    // Two cubes a multiprocessor; each costs another KB.
-    let share = (caps.shared_memory / 2).saturating_sub(1024);
-    let bytes = |stages| of(stages, true).plane_shape().smem_bytes() as usize;
-    let stages = (2..=4).rev().find(|&s| bytes(s) <= share).unwrap_or(2);
-    if bytes(stages) > caps.shared_memory {
+    let bytes = |depth, stages| of(depth, stages, true).plane_shape().smem_bytes() as usize;
+    // ptxas keeps 512 units with E8M0 scales to 64 registers each, and spills.
+    let spills = |depth| depth == 16 && key.tiles.scales == ScaleType::E8M0;
+    let fits = |depth: &usize| bytes(*depth, 2) <= caps.shared_memory && !spills(*depth);
+    let depth = match few {
+        true => deepest(blocks, processors, fits),
+        false => 2,
+    };
+    if !fits(&depth) {
         let limit = "shared memory (bytes)";
-        return Err(lacks(caps, limit, bytes(stages), caps.shared_memory));
+        return Err(lacks(caps, limit, bytes(depth, 2), caps.shared_memory));
     }
-    let blocks = key.m.div_ceil(rows) * key.n.div_ceil(columns);
+    let resident = if few { PLANES / depth } else { 2 };
+    // Each cube costs another KB.
+    let share = (caps.shared_memory / resident).saturating_sub(1024);
+    let stages = (2..=4).rev().find(|&s| bytes(depth, s) <= share);
+    let stages = stages.unwrap_or(2);
     let k_blocks = key.rows.div_ceil(depth * TILE as usize);
-    let slots = 2 * caps.multiprocessors.unwrap_or(132) as usize;
-    let auto = plane_splits(blocks, k_blocks, slots);
+    let slots = resident * processors;
+    let auto = match few {
+        true => few_splits(blocks, k_blocks, depth, slots),
+        false => plane_splits(blocks, k_blocks, slots),
+    };
     let splits = allowed_splits(caps, policy, (blocks, k_blocks), auto)?;
-    Ok((of(stages, splits > 1), splits))
+    Ok((of(depth, stages, splits > 1), splits))
+}
+
+/// Planes on a multiprocessor that multiply few rows: enough to hide each other's waits, and what 128 registers
+/// a unit leave room for.
+const PLANES: usize = 16;
+
+/// Planes of a cube that deal the rows of W out among them: as many as leave no block without a place in the first
+/// round, and whose stages fit.
+fn deepest(blocks: usize, processors: usize, fits: impl Fn(&usize) -> bool) -> usize {
+    let mut depths = [16, 8, 4].into_iter().filter(fits);
+    depths
+        .find(|depth| blocks * depth <= PLANES * processors)
+        .unwrap_or(4)
+}
+
+/// Parts of the rows of W for few rows: those with which the cube that has most to do has least. A cube costs as
+/// much as 16 tiles along k on top of its own, cubes that meet 80 more.
+fn few_splits(blocks: usize, k_blocks: usize, depth: usize, slots: usize) -> usize {
+    let cost = |splits: usize| {
+        let apart = if splits > 1 { 80 } else { 0 };
+        (blocks * splits).div_ceil(slots) * (k_blocks.div_ceil(splits) * depth + 16) + apart
+    };
+    let most = k_blocks.clamp(1, MOST_PARTS);
+    (1..=most).min_by_key(|&splits| cost(splits)).unwrap_or(1)
 }
 
 /// The parts that the policy asks for or `auto`, no more than there are k-blocks, and one where the
@@ -208,6 +245,9 @@ fn allowed_splits(
     Ok(splits)
 }
 
+/// Parts that a block's last cube adds up.
+const MOST_PARTS: usize = 32;
+
 /// Parts of the rows of W: enough cubes that no multiprocessor is without one, as long as each has
 /// two k-blocks.
 fn plane_splits(blocks: usize, k_blocks: usize, slots: usize) -> usize {
@@ -215,7 +255,9 @@ fn plane_splits(blocks: usize, k_blocks: usize, slots: usize) -> usize {
     if 8 * blocks >= 3 * slots {
         return 1;
     }
-    (slots / blocks.max(1)).min(k_blocks / 2).clamp(1, 32)
+    (slots / blocks.max(1))
+        .min(k_blocks / 2)
+        .clamp(1, MOST_PARTS)
 }
 
 /// The Hopper tier: 16-bit elements on sm_90. x that TMA cannot address is arranged first.
