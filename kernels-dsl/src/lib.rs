@@ -26,4 +26,4 @@ pub use arch::instructions::{
 };
 pub use error::{Error, InvalidProblem, NotAvailable, RuntimeFailure};
 pub use launch::*;
-pub use quant::{OperandFormat, PackFormat, ScaleRule, ScaleType, Scaling, WeightCodes};
+pub use quant::{OperandFormat, PackFormat, ScaleRule, ScaleType, Scaling, WeightCodes, ZeroType};

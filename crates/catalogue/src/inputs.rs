@@ -383,8 +383,11 @@ impl<'a> Draw<'a> {
             PackFormat::GptqV1 => 0u32.wrapping_sub(one),
             _ => 0,
         };
-        let qweight = words(sizes.qweight, one);
+        let mut qweight = words(sizes.qweight, one);
         let qzeros = words(sizes.qzeros, zero);
+        if p.format == PackFormat::GgufQ4_1 {
+            self.heads(&mut qweight);
+        }
         let scales = (0..sizes.scales)
             .map(|i| match i % 97 {
                 // A subnormal, a zero and the largest that keeps 255 codes finite in f16.
@@ -409,6 +412,21 @@ impl<'a> Draw<'a> {
             let g_idx = (0..p.k).map(|_| self.rng.random_range(0..groups)).collect();
             self.arrays
                 .insert("g_idx", Array::dense(&[p.k], Data::U32(g_idx)));
+        }
+    }
+}
+
+impl Draw<'_> {
+    /// Scales and minima of GGUF's blocks of 5 words: of either sign, subnormal, 0.
+    fn heads(&mut self, blocks: &mut [u32]) {
+        for (i, block) in blocks.chunks_exact_mut(5).enumerate() {
+            let [scale, minimum] = [0.02, 0.2].map(|by| match i % 13 {
+                7 => 1e-6,
+                11 => 0.0,
+                _ => by * self.normal(),
+            });
+            let bits = |x| u32::from(half::f16::from_f64(x).to_bits());
+            block[0] = bits(scale) | bits(minimum) << 16;
         }
     }
 }

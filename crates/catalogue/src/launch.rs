@@ -233,6 +233,7 @@ impl Run<'_> {
             scale_range: self.scale_range(sizes),
             factor: sizes.factor(),
             zeros: optional("zeros"),
+            zero_type: sizes.zeros.unwrap_or_default(),
             gather: optional("gather"),
         };
         let places = [self.place(0, self.problem.dtype, 0)];
@@ -262,7 +263,7 @@ impl Run<'_> {
         Tensor::contiguous(handle, [elements], DType::F32)
     }
 
-    /// The range of the scales of columns that exist: the others' are NaN.
+    /// The range of the scales and minima of columns that exist: the others' are NaN.
     fn scale_range(&self, sizes: &LinearSizes) -> Option<[f32; 2]> {
         let bytes = self
             .inputs
@@ -277,7 +278,11 @@ impl Run<'_> {
                 codes.map(|&code| e8m0::decode(code) as f32).collect()
             }
         };
-        scale_range(values.into_iter().filter(|x| !x.is_nan()))
+        let minima = match sizes.minima() {
+            true => self.inputs.values("zeros"),
+            false => Vec::new(),
+        };
+        scale_range(values.into_iter().chain(minima).filter(|x| !x.is_nan()))
     }
 
     fn hadamard(&self, sizes: &HadamardSizes) -> Result<Launched, Error> {

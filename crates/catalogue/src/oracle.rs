@@ -343,6 +343,7 @@ pub(crate) fn packed_lengths(p: &PackedSizes) -> PackedLengths {
             let zeros = groups.div_ceil(8).next_multiple_of(multiple);
             (n * k / 8, n * zeros, n * zeros * 8)
         }
+        PackFormat::GgufQ4_1 => (n * (k / 32 * 5), 0, 0),
     };
     PackedLengths {
         qweight,
@@ -367,6 +368,7 @@ fn dequantize(
             PackFormat::GptqV2 => Format::GptqV2,
             PackFormat::AwqGemm => Format::AwqGemm,
             PackFormat::AwqGemv => Format::AwqGemv,
+            PackFormat::GgufQ4_1 => Format::GgufQ4_1,
         },
         bits: p.bits,
         k: p.k,
@@ -378,7 +380,13 @@ fn dequantize(
         g_idx: words("g_idx"),
     };
     let exact = packed.dequantize()?;
-    let bound = exact.iter().map(|&w| bounds::rounded(problem, w)).collect();
+    // A minimum is added in f32.
+    let added = match p.format {
+        PackFormat::GgufQ4_1 => bounds::U,
+        _ => 0.0,
+    };
+    let bound = |&w: &f64| bounds::rounded(problem, w) + added * w.abs();
+    let bound = exact.iter().map(bound).collect();
     Ok(vec![Expected {
         name: "out",
         shape: vec![p.k, p.n],
@@ -406,10 +414,19 @@ fn linear(
             .collect(),
         _ => Vec::new(),
     };
+    let minima: Vec<f16> = match p.minima() {
+        true => inputs
+            .values("zeros")
+            .into_iter()
+            .map(f16::from_f32)
+            .collect(),
+        false => Vec::new(),
+    };
     let scale_bytes = bytes("scales").unwrap_or_default();
     let weight = Tiled {
         bits: p.bits,
         codes: match p.codes {
+            WeightCodes::Int if p.minima() => Codes::Minima(&minima),
             WeightCodes::Int => Codes::Int(bytes("zeros")),
             WeightCodes::E2M1 => Codes::E2M1,
             WeightCodes::E4M3 => Codes::E4M3,

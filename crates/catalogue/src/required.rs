@@ -274,6 +274,7 @@ pub const FEATURES: [Features; 11] = [
             "gptq_v2",
             "awq_gemm",
             "awq_gemv",
+            "gguf_q4_1",
             "gptq_bits",
             "act_order",
             "strides",
@@ -283,7 +284,7 @@ pub const FEATURES: [Features; 11] = [
     Features {
         kernel: Kernel::W4a16,
         single: &["empty"],
-        every: &["sizes", "bits", "floats", "gathered", "bias"],
+        every: &["sizes", "bits", "floats", "minima", "gathered", "bias"],
         tiers: &[
             ("plane", TierName::Plane),
             ("hopper", TierName::Hopper),

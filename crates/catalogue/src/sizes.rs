@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use flashcube::attention::{RopePairs, ScaledBy};
 use flashcube::{
-    GroupAxis, MatmulPolicy, OperandFormat, PackFormat, ScaleRule, ScaleType, WeightCodes,
+    GroupAxis, MatmulPolicy, OperandFormat, PackFormat, ScaleRule, ScaleType, WeightCodes, ZeroType,
 };
 use flashcube_reference as reference;
 use flashcube_reference::quant::{direct, e8m0, operand};
@@ -262,8 +262,8 @@ pub struct LinearSizes {
     pub scales: ScaleType,
     /// Stored rows that share a scale: 16, 32 or a multiple of 64.
     pub group: usize,
-    /// Random zero points, else the middle one.
-    pub zeros: bool,
+    /// Random zero points or minima, else the middle zero point.
+    pub zeros: Option<ZeroType>,
     /// Rows are stored in random order, with holes.
     pub gathered: bool,
     /// A random bias.
@@ -287,7 +287,12 @@ impl LinearSizes {
         }
     }
 
-    /// Scales, and zero points if there are any.
+    /// Whether weights have minima.
+    pub fn minima(&self) -> bool {
+        self.zeros == Some(ZeroType::Minimum)
+    }
+
+    /// Scales, and zero points or minima if there are any.
     pub fn places(&self) -> usize {
         self.rows().div_ceil(self.group) * self.n.next_multiple_of(64)
     }

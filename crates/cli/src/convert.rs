@@ -21,7 +21,7 @@ Examples:
 
 What a format cannot hold is refused: act-order outside gptq, other widths than 4 bits in awq and
 marlin, zero points in marlin, divisors of inputs outside flashcube; groups of 32, which GGUF has, in marlin.
-Q4_1 becomes f32 only: its minimum is no integer zero point.")]
+Q4_1 becomes f32 only: its float minimum is no integer zero point.")]
 pub(crate) struct ConvertArgs {
     /// Folder or GGUF file of the quantized model, or for f32 any model
     #[arg(value_name = "IN")]

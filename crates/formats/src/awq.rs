@@ -88,6 +88,7 @@ pub(crate) fn unpack_gemm(packed: &PackedLinear) -> IntWeights {
         zeros: unpack(shape.groups, packed.zero_words()),
         scales: packed.scales.clone(),
         g_idx: None,
+        minima: None,
     }
 }
 
@@ -175,5 +176,6 @@ pub(crate) fn unpack_gemv(packed: &PackedLinear) -> Result<IntWeights, FormatErr
         zeros,
         scales,
         g_idx: None,
+        minima: None,
     })
 }

@@ -77,5 +77,6 @@ pub(crate) fn unpack(packed: &PackedLinear) -> IntWeights {
         zeros,
         scales,
         g_idx: packed.g_idx.clone(),
+        minima: None,
     }
 }

@@ -30,6 +30,48 @@ impl GgufKind {
             Self::Q8_0 => 2 + 32,
         }
     }
+
+    fn bits(self) -> u32 {
+        match self {
+            Self::Q4_0 | Self::Q4_1 => 4,
+            Self::Q8_0 => 8,
+        }
+    }
+
+    fn check_holds(self, weights: &IntWeights) -> Result<(), FormatError> {
+        let shape = weights.shape;
+        let refuse = |what, value: String, limit| {
+            Err(FormatError::unsupported(
+                format!("{self:?}"),
+                what,
+                value,
+                limit,
+            ))
+        };
+        if shape.bits != self.bits() {
+            let limit = "4 bits in Q4_0 and Q4_1, 8 in Q8_0";
+            return refuse("bits", shape.bits.to_string(), limit);
+        }
+        if !shape.k.is_multiple_of(BLOCK) {
+            return refuse("k", shape.k.to_string(), "a multiple of 32");
+        }
+        if weights.g_idx.is_some() {
+            return refuse("g_idx", "act-order".into(), "rows in group order");
+        }
+        if shape.group != BLOCK && shape.k > 0 {
+            return refuse("group", shape.group.to_string(), "32 rows");
+        }
+        match (self, &weights.minima) {
+            (Self::Q4_1, None) => refuse("zero points", "integers".into(), "minima"),
+            (Self::Q4_0 | Self::Q8_0, Some(_)) => {
+                refuse("minima", "f16".into(), "symmetric weights")
+            }
+            (Self::Q4_0 | Self::Q8_0, None) if !weights.is_symmetric() => {
+                refuse("zero points", "asymmetric".into(), "symmetric weights")
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// A weight W [k, n] as GGUF stores it: `bytes` is [n, k/32] blocks.
@@ -136,38 +178,57 @@ impl GgufBlocks {
         }
     }
 
-    /// The same weight in the common logical form, groups of 32, symmetric: exact.
+    /// The same weight in the common logical form, groups of 32, symmetric or with minima: exact.
     ///
     /// # Errors
-    /// [`FormatError::Unsupported`] for Q4_1, whose minimum is a float and no integer zero point.
+    /// [`FormatError::TooLarge`] past the address space.
     pub fn to_int_weights(&self) -> Result<IntWeights, FormatError> {
-        let bits = match self.kind {
-            GgufKind::Q4_0 => 4,
-            GgufKind::Q8_0 => 8,
-            GgufKind::Q4_1 => {
-                let limit = "Q4_0 and Q8_0: a float minimum is no zero point";
-                return Err(FormatError::unsupported(
-                    "the integer form",
-                    "block type",
-                    "Q4_1",
-                    limit,
-                ));
-            }
-        };
-        let shape = QuantShape::new(self.k, self.n, bits, Some(BLOCK))?;
+        let shape = QuantShape::new(self.k, self.n, self.kind.bits(), Some(BLOCK))?;
         let mut codes = vec![0; self.k * self.n];
         let mut scales = vec![f16::ZERO; shape.groups * self.n];
+        let mut minima = scales.clone();
         self.visit(|row, column, code, block| {
             codes[row * self.n + column] = code;
-            scales[row / BLOCK * self.n + column] = self.scale(block);
+            let place = row / BLOCK * self.n + column;
+            scales[place] = self.scale(block);
+            minima[place] = self.minimum(block);
         });
-        IntWeights::new(
-            shape,
-            codes,
-            vec![shape.mid_code(); shape.groups * self.n],
-            scales,
-            None,
-        )
+        let zero = match self.kind {
+            GgufKind::Q4_1 => 0,
+            GgufKind::Q4_0 | GgufKind::Q8_0 => shape.mid_code(),
+        };
+        let zeros = vec![zero; shape.groups * self.n];
+        let weights = IntWeights::new(shape, codes, zeros, scales, None)?;
+        match self.kind {
+            GgufKind::Q4_1 => weights.with_minima(minima),
+            GgufKind::Q4_0 | GgufKind::Q8_0 => Ok(weights),
+        }
+    }
+
+    /// Integers as blocks of `kind`: [`to_int_weights`](Self::to_int_weights) gives back the same.
+    ///
+    /// # Errors
+    /// Those of [`IntWeights::validate`]; [`FormatError::Unsupported`] for other bits, groups that are not of
+    /// 32 rows, act-order, a k that 32 does not divide, zero points in Q4_0 and Q8_0 and none but minima in
+    /// Q4_1.
+    pub fn from_int_weights(weights: &IntWeights, kind: GgufKind) -> Result<Self, FormatError> {
+        weights.validate()?;
+        kind.check_holds(weights)?;
+        let QuantShape { k, n, groups, .. } = weights.shape;
+        let mut bytes = Vec::with_capacity(n * groups * kind.block_bytes());
+        for (column, group) in (0..n).flat_map(|c| (0..groups).map(move |g| (c, g))) {
+            let place = group * n + column;
+            bytes.extend(weights.scales[place].to_le_bytes());
+            if let Some(minima) = &weights.minima {
+                bytes.extend(minima[place].to_le_bytes());
+            }
+            let code = |at: usize| weights.codes[(group * BLOCK + at) * n + column];
+            match kind {
+                GgufKind::Q8_0 => bytes.extend((0..BLOCK).map(|at| code(at) ^ 0x80)),
+                _ => bytes.extend((0..BLOCK / 2).map(|at| code(at) | code(at + 16) << 4)),
+            }
+        }
+        Self::new(kind, k, n, bytes)
     }
 
     /// The block type.

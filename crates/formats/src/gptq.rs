@@ -209,6 +209,7 @@ pub(crate) fn unpack(
         zeros,
         scales: packed.scales.clone(),
         g_idx: packed.g_idx.clone(),
+        minima: None,
     })
 }
 

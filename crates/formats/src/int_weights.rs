@@ -89,7 +89,7 @@ impl QuantShape {
 /// A group-quantized weight, unpacked, with g = g_idx of the row, or row / group without g_idx:
 ///
 /// ```text
-/// W[row, column] = scales[g, column] * (codes[row, column] - zeros[g, column])
+/// W[row, column] = scales[g, column] * (codes[row, column] - zeros[g, column]) + minima[g, column]
 /// ```
 ///
 /// ```
@@ -117,6 +117,8 @@ pub struct IntWeights {
     pub scales: Vec<f16>,
     /// `[k]`: the group of each row (act-order), each below groups.
     pub g_idx: Option<Vec<u32>>,
+    /// [groups, n], finite, with every zero point 0 (GGUF's Q4_1); None for 0.
+    pub minima: Option<Vec<f16>>,
 }
 
 impl IntWeights {
@@ -134,6 +136,17 @@ impl IntWeights {
             zeros,
             scales,
             g_idx,
+            minima: None,
+        };
+        weights.validate()?;
+        Ok(weights)
+    }
+
+    /// The same weights with `minima` [groups, n] added; the errors are those of [`IntWeights::validate`].
+    pub fn with_minima(self, minima: Vec<f16>) -> Result<Self, FormatError> {
+        let weights = Self {
+            minima: Some(minima),
+            ..self
         };
         weights.validate()?;
         Ok(weights)
@@ -143,8 +156,8 @@ impl IntWeights {
     ///
     /// # Errors
     /// [`FormatError::WrongShape`] for a wrong length, [`FormatError::OutOfRange`] for a code, zero
-    /// point or group index past its limit, [`FormatError::NotFinite`] for a scale, those of
-    /// [`QuantShape::new`] for the sizes.
+    /// point or group index past its limit, also for a zero point beside minima, [`FormatError::NotFinite`]
+    /// for a scale or a minimum, those of [`QuantShape::new`] for the sizes.
     pub fn validate(&self) -> Result<(), FormatError> {
         let QuantShape { k, n, groups, .. } = self.shape;
         self.shape.check()?;
@@ -155,6 +168,11 @@ impl IntWeights {
         check_range("codes", &self.codes, limit)?;
         check_range("zeros", &self.zeros, limit)?;
         check_finite("scales", &self.scales)?;
+        if let Some(minima) = &self.minima {
+            check_len("minima", minima.len(), &[groups, n])?;
+            check_finite("minima", minima)?;
+            check_range("zeros", &self.zeros, 1)?;
+        }
         check_groups(&self.shape, self.g_idx.as_deref())
     }
 
@@ -167,7 +185,7 @@ impl IntWeights {
     }
 
     /// W [k, n] in f32: exact, since an f16 scale has 11 significant bits and a code difference 9
-    /// with its sign.
+    /// with its sign; rounded once where a minimum is added.
     ///
     /// The weights must be valid ([`IntWeights::validate`]); those from this crate's functions are.
     pub fn dequantize(&self) -> Vec<f32> {
@@ -186,14 +204,20 @@ impl IntWeights {
                     .zip(scales)
                     .map(|((&code, &zero), &scale)| scale * (f32::from(code) - f32::from(zero))),
             );
+            if let Some(minima) = &self.minima {
+                let group = self.group_of(row) * n;
+                let row = weight[row * n..].iter_mut();
+                row.zip(&minima[group..group + n])
+                    .for_each(|(w, minimum)| *w += minimum.to_f32());
+            }
         }
         weight
     }
 
-    /// Whether every zero point is 2^(bits-1).
+    /// Whether every zero point is 2^(bits-1), without minima.
     pub fn is_symmetric(&self) -> bool {
         let mid = self.shape.mid_code();
-        self.zeros.iter().all(|&zero| zero == mid)
+        self.minima.is_none() && self.zeros.iter().all(|&zero| zero == mid)
     }
 }
 

@@ -58,5 +58,5 @@ pub use int_weights::{IntWeights, QuantShape};
 pub use nvfp4::{Nvfp4Linear, Nvfp4Weights};
 pub use packed::{Format, Layout, PackedLinear, V1Zeros};
 pub use safetensors::Dtype;
-pub use tiled::{QuantizedLinear, TileOrder, VERSION as TILES_VERSION};
+pub use tiled::{GroupZeros, QuantizedLinear, TileOrder, VERSION as TILES_VERSION};
 pub use write::{TensorData, save, save_json, save_sharded, save_sharded_views, save_views};

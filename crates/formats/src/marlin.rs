@@ -124,5 +124,6 @@ pub(crate) fn unpack(packed: &PackedLinear) -> IntWeights {
         zeros: vec![ZERO; shape.groups * shape.n],
         scales,
         g_idx: None,
+        minima: None,
     }
 }

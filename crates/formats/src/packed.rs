@@ -102,11 +102,15 @@ impl PackedLinear {
     ///
     /// # Errors
     /// Those of [`IntWeights::validate`] and [`Format::layout`]; [`FormatError::Unsupported`] for
-    /// act-order in AWQ, Marlin or compressed-tensors and for asymmetric zero points in Marlin;
+    /// act-order in AWQ, Marlin or compressed-tensors, for asymmetric zero points in Marlin and for minima;
     /// [`FormatError::AmbiguousZero`] for a zero point of 0 in GPTQ v1 under [`V1Zeros::Strict`].
     pub fn pack(weights: &IntWeights, format: Format) -> Result<Self, FormatError> {
         weights.validate()?;
         format.layout(&weights.shape)?;
+        if weights.minima.is_some() {
+            let limit = "a float minimum is no zero point; GGUF's Q4_1 holds one";
+            return Err(FormatError::unsupported(format, "minima", "f16", limit));
+        }
         if weights.g_idx.is_some() && !matches!(format, Format::GptqV1(_) | Format::GptqV2) {
             return Err(act_order(format));
         }

@@ -88,8 +88,7 @@ impl GgufModel {
     /// The linear `prefix` in codes and scales as the file has them: exact.
     ///
     /// # Errors
-    /// [`ModelError::Format`] for a tensor that is missing, of floats, or of Q4_1, whose minimum is
-    /// no integer zero point.
+    /// [`ModelError::Format`] for a tensor that is missing or of floats.
     pub fn int_weights(&self, prefix: &str) -> Result<IntWeights, ModelError> {
         let name = format!("{prefix}.weight");
         let mut weights = self.stored(&name)?.blocks()?.to_int_weights()?;
@@ -105,6 +104,7 @@ impl GgufModel {
             }
             weights.codes = sorted(&weights.codes, &order);
             weights.scales = sorted(&weights.scales, &order);
+            weights.minima = weights.minima.map(|minima| sorted(&minima, &order));
         }
         Ok(weights)
     }

@@ -20,19 +20,19 @@ use crate::quant::{PackFormat, PackSizes, PackSizesLaunch, Packing, dequantize_i
 pub struct PackedWeights {
     /// Layout.
     pub format: PackFormat,
-    /// Bits of a code: 2, 3, 4 or 8 for GPTQ, 4 for AWQ.
+    /// Bits of a code: 2, 3, 4 or 8 for GPTQ, 4 for AWQ and GGUF.
     pub bits: u32,
     /// Input features.
     pub k: usize,
     /// Output features.
     pub n: usize,
-    /// Rows of k that share scale and zero point; the last group may be short.
+    /// Rows of k that share scale and zero point; the last group may be short. 32 for GGUF.
     pub group: usize,
-    /// Packed codes, u32 words.
+    /// Packed codes, u32 words; GGUF's blocks.
     pub qweight: Handle,
-    /// Packed zero points, u32 words.
+    /// Packed zero points, u32 words; none for GGUF.
     pub qzeros: Handle,
-    /// Scales, f16.
+    /// Scales, f16; none for GGUF.
     pub scales: Handle,
     /// Group of every row of k, u32 `[k]`; `None` for k / group.
     pub g_idx: Option<Handle>,
@@ -67,6 +67,7 @@ impl fmt::Display for DequantizeBlueprint {
             PackFormat::GptqV2 => "gptq_v2",
             PackFormat::AwqGemm => "awq_gemm",
             PackFormat::AwqGemv => "awq_gemv",
+            PackFormat::GgufQ4_1 => "gguf_q4_1",
         };
         write!(
             f,
@@ -91,10 +92,11 @@ pub struct Dequantized {
     pub blueprint: Option<DequantizeBlueprint>,
 }
 
-/// `w[k, n] = scale[g, n] * (code[k, n] - zero[g, n])`, `g = g_idx[k]` or `k / group`.
+/// `w[k, n] = scale[g, n] * (code[k, n] - zero[g, n]) + minimum[g, n]`, `g = g_idx[k]` or `k / group`.
 ///
-/// Exact up to one rounding to the output dtype. Formats: GPTQ v1 and v2 with 2, 3, 4 and 8
-/// bits (AutoGPTQ, GPTQModel), AWQ gemm and gemv with 4 (AutoAWQ).
+/// Exact up to one rounding to the output dtype, and one to f32 where there are minima. Formats: GPTQ v1 and v2
+/// with 2, 3, 4 and 8 bits (AutoGPTQ, GPTQModel), AWQ gemm and gemv with 4 (AutoAWQ), GGUF's Q4_1, which alone has
+/// minima.
 ///
 /// # Errors
 /// [`InvalidProblem`] for impossible sizes or buffers shorter than the format needs; otherwise
@@ -182,6 +184,13 @@ impl PackedWeights {
         if self.format == PackFormat::AwqGemv && !matches!(self.group, 32 | 64 | 128..) {
             return Err(out_of_range("group of AWQ gemv", self.group as i128, 128));
         }
+        let blocks = self.format == PackFormat::GgufQ4_1;
+        if blocks && self.group != 32 {
+            return Err(out_of_range("group of GGUF Q4_1", self.group as i128, 32));
+        }
+        if blocks && !k.is_multiple_of(32) {
+            return Err(out_of_range("k modulo 32", (k % 32) as i128, 0));
+        }
         if self.format == PackFormat::AwqGemm && !n.is_multiple_of(8) {
             return Err(out_of_range("n modulo 8", (n % 8) as i128, 0));
         }
@@ -195,6 +204,7 @@ impl PackedWeights {
                 let (cw, zw) = (k.div_ceil(8), awq_gemv_zero_words(k, self.group));
                 (cw, zw, n * cw, n * zw, n * zw * 8)
             }
+            PackFormat::GgufQ4_1 => (k / 32 * 5, 0, n * (k / 32 * 5), 0, 0),
         };
         holds("qweight", &self.qweight, codes, 4)?;
         holds("qzeros", &self.qzeros, zeros, 4)?;
@@ -263,8 +273,13 @@ fn launch(
     let cubes = spread("dequantize_int4", total.div_ceil(blueprint.units), caps)?;
     let words = |handle: &Handle| {
         let len = (handle.size_in_used() as usize).div_ceil(4);
+        // Nothing can be bound of a buffer that the format has no use for.
+        let (handle, len) = match len {
+            0 => (client.empty(16), 4),
+            _ => (handle.clone(), len),
+        };
         // SAFETY: the length is the buffer's own in whole words; drivers align allocations to 4.
-        unsafe { BufferArg::from_raw_parts(handle.clone(), len) }
+        unsafe { BufferArg::from_raw_parts(handle, len) }
     };
     // SAFETY: `PackedWeights::check` found every buffer long enough for the format, out was
     // checked against its buffer, and units past `total` do nothing.

@@ -1,13 +1,13 @@
-//! Packed integers -> floats: w[k, n] = scale[g, n] * (code[k, n] - zero[g, n]).
+//! Packed integers -> floats: w[k, n] = scale[g, n] * (code[k, n] - zero[g, n]) + minimum[g, n].
 
 use cubecl::prelude::*;
 
 use super::{AWQ_ORDER, PackSizes, PackedMatrix, Packing, WeightCodes, code, number_of};
 
-/// One unit unpacks one run of codes (a word; 3 words for 3 bits) and writes its weights.
+/// One unit unpacks one run of codes (a word; 3 words for 3 bits; a GGUF block) and writes its weights.
 ///
 /// `code - zero` is an integer below 2^9 and a binary16 scale has 11 bits, so the f32 product is
-/// exact and the only rounding is the cast to `E`.
+/// exact and the only rounding is the cast to `E`; a minimum is added with one of f32 before it.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub fn dequantize_int4_fma<E: Float>(
     codes: &[u32],
@@ -83,7 +83,10 @@ fn unpack_run<'a, E: Float>(
                 matrix.zero(group, n, packing),
                 comptime!(WeightCodes::Int),
             );
-            let w = number * matrix.scale(group, n, packing);
+            let mut w = number * matrix.scale(group, n, packing);
+            if comptime!(packing.minima()) {
+                w += matrix.minimum(group, n);
+            }
             out[out_offset + k as usize * out_row + n as usize] = E::cast_from(w);
         }
     }

@@ -1,6 +1,6 @@
 //! Reading one weight out of a packed matrix.
 //!
-//! W is [k in, n out]; w[k, n] = scale[g, n] * (code[k, n] - zero[g, n]) with g the group of k.
+//! W is [k in, n out]; w[k, n] = scale[g, n] * (code[k, n] - zero[g, n]) + minimum[g, n] with g the group of k.
 //! "Word" is 32 bits, field 0 in the low bits.
 //!
 //! | format   | codes             | packed along | zeros                | scales     |
@@ -9,6 +9,7 @@
 //! | GptqV2   | [ceil(kb/32), n]  | k            | [G, ceil(nb/32)] z   | [G, n]     |
 //! | AwqGemm  | [k, n/8]          | n, 0 2 4 6 1 3 5 7 | [G, n/8] alike | [G, n]     |
 //! | AwqGemv  | [n, ceil(k/8)]    | k            | [n, Zw] along G      | [n, 8 Zw]  |
+//! | GgufQ4_1 | [n, k/32, 5]      | k            | 0; minima: word 0, high half | word 0, low half |
 
 use cubecl::prelude::*;
 
@@ -24,6 +25,9 @@ pub enum PackFormat {
     AwqGemm,
     /// AWQ's GEMV layout, 4 bits.
     AwqGemv,
+    /// GGUF's Q4_1: blocks of 32 rows, 5 words: scale and minimum, f16, then 16 bytes, of which number j holds
+    /// code j and, above it, code j + 16. Nothing lies elsewhere.
+    GgufQ4_1,
 }
 
 /// Comptime description of a packed matrix.
@@ -39,14 +43,22 @@ pub struct Packing {
 
 impl Packing {
     /// Codes that one unit unpacks: those of a word, or for 3 bits of the 3 words in which 32
-    /// codes begin and end together.
+    /// codes begin and end together, or of a GGUF block.
     pub fn run(self) -> u32 {
-        if self.bits == 3 { 32 } else { 32 / self.bits }
+        match self.minima() || self.bits == 3 {
+            true => 32,
+            false => 32 / self.bits,
+        }
     }
 
     /// Words of a run.
     pub fn run_words(self) -> u32 {
-        self.run() * self.bits / 32
+        self.run() * self.bits / 32 + u32::from(self.minima())
+    }
+
+    /// A float is added to every weight of a group, which has no zero point.
+    pub fn minima(self) -> bool {
+        self.format == PackFormat::GgufQ4_1
     }
 
     /// Largest code.
@@ -138,8 +150,30 @@ impl<'a> PackedMatrix<'a> {
 
     /// Scale of (group, column), exact.
     pub fn scale(&self, group: u32, n: u32, #[comptime] packing: Packing) -> f32 {
-        half_bits_to_f32(scale_bits_at(self.scales, self.sizes, group, n, packing))
+        let scales = if comptime!(packing.minima()) {
+            self.codes
+        } else {
+            self.scales
+        };
+        half_bits_to_f32(scale_bits_at(scales, self.sizes, group, n, packing))
     }
+
+    /// Minimum of (group, column) of a format that has them, exact.
+    pub fn minimum(&self, group: u32, n: u32) -> f32 {
+        half_bits_to_f32(minimum_bits_at(self.codes, self.sizes, group, n))
+    }
+}
+
+/// The first word of a GGUF block: scale, then minimum.
+#[cube]
+fn block_head(blocks: &[u32], sizes: &PackSizes, group: u32, n: u32) -> u32 {
+    blocks[n as usize * sizes.code_words as usize + group as usize * 5]
+}
+
+/// Minimum of (group, column) as binary16, among the codes of a format that has them.
+#[cube]
+pub fn minimum_bits_at(codes: &[u32], sizes: &PackSizes, group: u32, n: u32) -> u32 {
+    block_head(codes, sizes, group, n) >> 16u32
 }
 
 /// Zero point of (group, column) among packed ones.
@@ -190,10 +224,11 @@ pub fn zero_at(
             let word = zeros[n as usize * sizes.zero_words as usize + (group / 8u32) as usize];
             (word >> (group % 8u32 * 4u32)) & mask
         }
+        PackFormat::GgufQ4_1 => 0u32.runtime(),
     }
 }
 
-/// Scale of (group, column) as binary16.
+/// Scale of (group, column) as binary16; `scales` are the codes where those hold them.
 #[cube]
 pub fn scale_bits_at(
     scales: &[u32],
@@ -202,13 +237,17 @@ pub fn scale_bits_at(
     n: u32,
     #[comptime] packing: Packing,
 ) -> u32 {
-    let index = if comptime!(packing.format == PackFormat::AwqGemv) {
-        n as usize * (sizes.zero_words * 8u32) as usize + group as usize
+    if comptime!(packing.minima()) {
+        block_head(scales, sizes, group, n) & 0xFFFFu32
     } else {
-        group as usize * sizes.n as usize + n as usize
-    };
-    let shift = (index % 2) as u32 * 16u32;
-    (scales[index / 2] >> shift) & 0xFFFFu32
+        let index = if comptime!(packing.format == PackFormat::AwqGemv) {
+            n as usize * (sizes.zero_words * 8u32) as usize + group as usize
+        } else {
+            group as usize * sizes.n as usize + n as usize
+        };
+        let shift = (index % 2) as u32 * 16u32;
+        (scales[index / 2] >> shift) & 0xFFFFu32
+    }
 }
 
 /// The code of row `k` and column `n` of the weight.
@@ -244,13 +283,22 @@ pub fn code_at(
             let word = codes[n as usize * sizes.code_words as usize + (k / 8u32) as usize];
             (word >> (k % 8u32 * 4u32)) & mask
         }
+        PackFormat::GgufQ4_1 => {
+            let block = n as usize * sizes.code_words as usize + (k / 32u32) as usize * 5;
+            let word = codes[block + 1 + (k % 16u32 / 4u32) as usize];
+            (word >> (k % 4u32 * 8u32 + k % 32u32 / 16u32 * 4u32)) & mask
+        }
     }
 }
 
 /// Code `f` of a run held in `words`; `f` is comptime, so that the shifts are constants.
 #[cube]
 pub fn code(words: &Array<u32>, #[comptime] f: u32, #[comptime] packing: Packing) -> u32 {
-    let bit = comptime!(f * packing.bits);
+    // A block's head comes before its codes.
+    let bit = comptime!(match packing.minima() {
+        true => 32 + f % 16 * 8 + f / 16 * 4,
+        false => f * packing.bits,
+    });
     let at = comptime!((bit / 32) as usize);
     let shift = comptime!(bit % 32);
     let low = words[at] >> shift;

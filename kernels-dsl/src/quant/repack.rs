@@ -2,7 +2,7 @@
 
 use cubecl::prelude::*;
 
-use super::{PackSizes, Packing, TILE, code_at, scale_bits_at, zero_at};
+use super::{PackSizes, Packing, TILE, code_at, minimum_bits_at, scale_bits_at, zero_at};
 
 /// Run-time sizes of the tiles.
 #[derive(CubeType, CubeLaunch, Clone, Copy)]
@@ -91,8 +91,9 @@ fn code_of_row(
     code
 }
 
-/// Scales, and zero points where they are wanted, to their places: one unit writes four columns of a
-/// stored group, which is group `sources[..]` of the weight. Columns past the last become 0.
+/// Scales, and zero points or minima where they are wanted, to their places: one unit writes four columns of a
+/// stored group, which is group `sources[..]` of the weight. Columns past the last become 0. Where blocks hold
+/// scales and minima, `from_scales` are the blocks.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub fn repack_scales_fma(
     from_zeros: &[u32],
@@ -115,21 +116,28 @@ pub fn repack_scales_fma(
         #[unroll]
         for pair in 0..2u32 {
             let mut scale_word = 0u32.runtime();
+            let mut minimum_word = 0u32.runtime();
             #[unroll]
             for odd in 0..2u32 {
                 let column = first + comptime!(pair * 16 + odd);
                 if column < sizes.n {
                     scale_word |= scale_bits_at(from_scales, sizes, group, column, packing)
                         << comptime!(16 * odd);
-                    if comptime!(keep_zeros) {
+                    if comptime!(packing.minima()) {
+                        minimum_word |= minimum_bits_at(from_scales, sizes, group, column)
+                            << comptime!(16 * odd);
+                    } else if comptime!(keep_zeros) {
                         let zero = zero_at(from_zeros, sizes, group, column, packing);
                         zero_word |= zero << comptime!(8 * (2 * pair + odd));
                     }
                 }
             }
             scales[2usize * ABSOLUTE_POS + comptime!(pair as usize)] = scale_word;
+            if comptime!(packing.minima()) {
+                zeros[2usize * ABSOLUTE_POS + comptime!(pair as usize)] = minimum_word;
+            }
         }
-        if comptime!(keep_zeros) {
+        if comptime!(keep_zeros && !packing.minima()) {
             zeros[ABSOLUTE_POS] = zero_word;
         }
     }

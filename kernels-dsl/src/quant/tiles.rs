@@ -12,7 +12,7 @@
 //!
 //! which are the registers f % 4 and halves f / 4 of the left operand of m16n8k16 whose rows r and
 //! r + 8 are the columns 2 r and 2 r + 1 of W: neighbours of the result lie in one lane. Scales
-//! [groups, 64 tn + 8 r + 2 strip + h] are f16 or a byte, zero points in the same places bytes.
+//! [groups, 64 tn + 8 r + 2 strip + h] are f16 or a byte, zero points in the same places bytes, minima f16.
 
 use cubecl::prelude::*;
 
@@ -71,6 +71,26 @@ impl ScaleType {
     }
 }
 
+/// What codes of integers are measured from, where that is stored.
+#[derive(Debug, Hash, PartialEq, Eq, Clone, Copy, Default)]
+pub enum ZeroType {
+    /// A zero point, a byte: w = scale * (code - zero).
+    #[default]
+    Point,
+    /// A minimum, binary16: w = scale * code + minimum. Scales go into such weights ([`Scaling::Weights`]).
+    Minimum,
+}
+
+impl ZeroType {
+    /// Bytes of one.
+    pub fn bytes(self) -> u32 {
+        match self {
+            ZeroType::Point => 1,
+            ZeroType::Minimum => 2,
+        }
+    }
+}
+
 /// Where the scale of a group is multiplied in.
 #[derive(Debug, Hash, PartialEq, Eq, Clone, Copy, Default)]
 pub enum Scaling {
@@ -91,8 +111,8 @@ pub struct WeightTiles {
     pub codes: WeightCodes,
     /// How scales are stored.
     pub scales: ScaleType,
-    /// Zero points are stored; else those of integers are 2^(bits - 1).
-    pub zeros: bool,
+    /// Zero points or minima that are stored; else the zero points of integers are 2^(bits - 1).
+    pub zeros: Option<ZeroType>,
     /// Groups that a tile has rows of: 4 or 2 for groups of 16 or 32 rows. Longer ones end at the
     /// ends of tiles.
     pub groups: u32,
@@ -115,7 +135,22 @@ impl WeightTiles {
     }
     /// The zero point where none are stored.
     pub fn middle(self) -> u32 {
-        1 << (self.bits - 1)
+        match self.minima() {
+            true => 0,
+            false => 1 << (self.bits - 1),
+        }
+    }
+    /// Whether weights have minima.
+    pub fn minima(self) -> bool {
+        self.zeros == Some(ZeroType::Minimum)
+    }
+    /// Whether weights have zero points of their own.
+    pub fn points(self) -> bool {
+        self.zeros == Some(ZeroType::Point)
+    }
+    /// Bytes of a group's zero point or minimum of a column.
+    pub fn zero_bytes(self) -> u32 {
+        self.zeros.map_or(0, ZeroType::bytes)
     }
 }
 

@@ -24,7 +24,14 @@ pub enum Format {
     /// the groups, scales [n, 8 Z], where Z = ceil(ceil(k / group) / 8), rounded up to a multiple
     /// of 1 (group >= 128), 2 (64) or 4 (32); 4 bits.
     AwqGemv,
+    /// GGUF's Q4_1: qweight [n, k / 32, 5], blocks of 32 rows: a word of scale (low half) and minimum (high half),
+    /// f16, then 16 bytes, of which number j holds code j in its low and code j + 16 in its high half; no qzeros,
+    /// no scales; 4 bits, groups of 32.
+    GgufQ4_1,
 }
+
+/// Words of a block of GGUF's Q4_1.
+const BLOCK_WORDS: usize = 5;
 
 /// The column of a group of 8 that each AWQ GEMM field holds.
 const AWQ_COLUMNS: [usize; 8] = [0, 2, 4, 6, 1, 3, 5, 7];
@@ -32,8 +39,10 @@ const AWQ_COLUMNS: [usize; 8] = [0, 2, 4, 6, 1, 3, 5, 7];
 /// One packed weight matrix W [k, n].
 ///
 /// ```text
-/// w[r, c] = scale[g, c] * (q[r, c] - z[g, c]),   g = g_idx[r] or r / group
+/// w[r, c] = scale[g, c] * (q[r, c] - z[g, c]) + minimum[g, c],   g = g_idx[r] or r / group
 /// ```
+///
+/// Only GGUF's Q4_1 has minima; its zero points are 0.
 ///
 /// ```
 /// use flashcube_reference::quant::int::{Format, Packed};
@@ -93,6 +102,11 @@ impl Packed<'_> {
             let (codes, zeros, scales) = (&codes[r * n..], &zeros[g * n..], &scales[g * n..]);
             (0..n)
                 .map(|c| scales[c] * (f64::from(codes[c]) - f64::from(zeros[c])))
+                .enumerate()
+                .map(|(c, w)| match self.format {
+                    Format::GgufQ4_1 => w + self.head(g, c)[1].to_f64(),
+                    _ => w,
+                })
                 .collect::<Vec<f64>>()
         };
         let rows: Vec<Vec<f64>> = (0..self.k).into_par_iter().map(row).collect();
@@ -110,6 +124,10 @@ impl Packed<'_> {
             Format::GptqV1 | Format::GptqV2 => field(|word| self.qweight[word * n + c], r, bits),
             Format::AwqGemm => awq_gemm_field(&self.qweight[r * n / 8..], c),
             Format::AwqGemv => field(|word| self.qweight[c * k / 8 + word], r, bits),
+            Format::GgufQ4_1 => {
+                let block = &self.qweight[self.block(r / 32, c)..][1..BLOCK_WORDS];
+                block[r % 16 / 4] >> (8 * (r % 4) + 4 * (r % 32 / 16)) & 0xf
+            }
         };
         Ok(table(k, n, code))
     }
@@ -134,6 +152,7 @@ impl Packed<'_> {
             Format::GptqV2 => field(|word| self.qzeros[g * width + word], c, bits),
             Format::AwqGemm => awq_gemm_field(&self.qzeros[g * width..], c),
             Format::AwqGemv => field(|word| self.qzeros[c * width + word], g, bits),
+            Format::GgufQ4_1 => 0,
         };
         Ok(table(self.groups(), n, zero))
     }
@@ -146,6 +165,7 @@ impl Packed<'_> {
         self.check()?;
         let scale = |g: usize, c: usize| match self.format {
             Format::AwqGemv => self.scales[c * 8 * self.zero_words() + g].to_f64(),
+            Format::GgufQ4_1 => self.head(g, c)[0].to_f64(),
             _ => self.scales[g * self.n + c].to_f64(),
         };
         Ok(table(self.groups(), self.n, scale))
@@ -167,6 +187,17 @@ impl Packed<'_> {
         }
     }
 
+    /// First word of the GGUF block of a group and column.
+    fn block(&self, group: usize, column: usize) -> usize {
+        (column * (self.k / 32) + group) * BLOCK_WORDS
+    }
+
+    /// Scale and minimum of a GGUF block.
+    fn head(&self, group: usize, column: usize) -> [f16; 2] {
+        let word = self.qweight[self.block(group, column)];
+        [word as u16, (word >> 16) as u16].map(f16::from_bits)
+    }
+
     /// Words in a row of qzeros.
     fn zero_words(&self) -> usize {
         match self.format {
@@ -180,6 +211,7 @@ impl Packed<'_> {
                 };
                 self.groups().div_ceil(8).next_multiple_of(multiple)
             }
+            Format::GgufQ4_1 => 0,
         }
     }
 
@@ -202,6 +234,7 @@ impl Packed<'_> {
                 n.saturating_mul(self.zero_words()),
                 n.saturating_mul(8 * self.zero_words()),
             ),
+            Format::GgufQ4_1 => (n.saturating_mul(k / 32 * BLOCK_WORDS), 0, 0),
         };
         check_length("qweight", self.qweight.len(), code_words)?;
         check_length("qzeros", self.qzeros.len(), zero_words)?;
@@ -232,10 +265,16 @@ impl Packed<'_> {
             return parameter("bits", f64::from(self.bits), "2, 3, 4 or 8 for GPTQ");
         }
         if !gptq && self.bits != 4 {
-            return parameter("bits", f64::from(self.bits), "4 for AWQ");
+            return parameter("bits", f64::from(self.bits), "4 for AWQ and GGUF");
         }
         if !gptq && self.g_idx.is_some() {
-            return parameter("length of g_idx", self.k as f64, "absent for AWQ");
+            return parameter("length of g_idx", self.k as f64, "absent for AWQ and GGUF");
+        }
+        if self.format == Format::GgufQ4_1 && self.group != 32 {
+            return parameter("group", self.group as f64, "32 for GGUF");
+        }
+        if self.format == Format::GgufQ4_1 && !self.k.is_multiple_of(32) {
+            return parameter("k", self.k as f64, "a multiple of 32 for GGUF");
         }
         if self.group == 0 && self.k > 0 {
             return parameter("group", 0.0, "at least 1");

@@ -13,10 +13,12 @@ const TILE: usize = 64;
 const NO_ROW: u32 = u32::MAX;
 
 /// What a code stands for before its scale.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Codes<'a> {
     /// The code less the zero point of its place; without zero points less 2^(bits - 1).
     Int(Option<&'a [u8]>),
+    /// The code; the minimum of its place is added to it times its scale.
+    Minima(&'a [f16]),
     /// A 4-bit float.
     E2M1,
     /// An 8-bit float.
@@ -79,7 +81,8 @@ pub const NF4: [f32; 16] = [
 /// 2 r + h lie at 64 tn + 8 r + 2 t + h.
 ///
 /// ```text
-/// W[gather[row], column] = factor * scales[row / group, column] * number(code[row, column])
+/// W[gather[row], column] = factor * (scales[row / group, column] * number(code[row, column])
+///     + minima[row / group, column])
 /// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Tiled<'a> {
@@ -97,7 +100,7 @@ pub struct Tiled<'a> {
     pub group: usize,
     /// Codes.
     pub words: &'a [u32],
-    /// Scales [ceil(rows / group), n rounded up to 64]; zero points lie likewise.
+    /// Scales [ceil(rows / group), n rounded up to 64]; zero points and minima lie likewise.
     pub scales: Scales<'a>,
     /// Scale of all.
     pub factor: f32,
@@ -137,8 +140,10 @@ impl Tiled<'_> {
         let words = self.rows * columns / 32 * self.bits as usize;
         check_length("words", self.words.len(), words)?;
         check_length("scales", self.scales.len(), places)?;
-        if let Codes::Int(Some(zeros)) = self.codes {
-            check_length("zeros", zeros.len(), places)?;
+        match self.codes {
+            Codes::Int(Some(zeros)) => check_length("zeros", zeros.len(), places)?,
+            Codes::Minima(minima) => check_length("minima", minima.len(), places)?,
+            Codes::Int(None) | Codes::E2M1 | Codes::E4M3 | Codes::Nf4 => {}
         }
         if let Some(gather) = self.gather {
             check_length("gather", gather.len(), self.rows)?;
@@ -182,11 +187,17 @@ impl Tiled<'_> {
         let number = match self.codes {
             Codes::Int(Some(zeros)) => f64::from(code) - f64::from(zeros[place]),
             Codes::Int(None) => f64::from(code) - f64::from(1u32 << (bits - 1)),
+            Codes::Minima(_) => f64::from(code),
             Codes::E2M1 => E2M1.decode(code as u16),
             Codes::E4M3 => E4M3.decode(code as u16),
             Codes::Nf4 => f64::from(NF4[code as usize & 15]),
         };
-        f64::from(self.factor) * self.scales.at(place) * number
+        let minimum = match self.codes {
+            Codes::Minima(minima) => minima[place].to_f64(),
+            // What added to a product keeps the sign of a zero.
+            _ => -0.0,
+        };
+        f64::from(self.factor) * (self.scales.at(place) * number + minimum)
     }
 }
 

@@ -94,6 +94,8 @@ impl Matrix {
                 self.qweight = self.codes.chunks(n.max(1)).flat_map(awq).collect();
                 self.qzeros = self.zeros.chunks(n.max(1)).flat_map(awq).collect();
             }
+            // Scales and codes lie together: golden words test them.
+            Format::GgufQ4_1 => unreachable!("GGUF blocks have no zero points"),
             Format::AwqGemv => {
                 let multiple = match self.group {
                     32 => 4,

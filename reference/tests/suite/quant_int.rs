@@ -169,6 +169,52 @@ fn awq_zero_point_of_zero_stays_zero() {
 }
 
 #[test]
+fn gguf_blocks_have_minima() {
+    // One column of two blocks: scale 1/2 and minimum -3, every low half row mod 16, every high one 15 less that;
+    // then scale -1, minimum 1/4, codes 0.
+    let head = |scale: f32, minimum: f32| {
+        let [scale, minimum] = [scale, minimum].map(|x| u32::from(f16::from_f32(x).to_bits()));
+        scale | minimum << 16
+    };
+    let mut qweight = vec![head(0.5, -3.0)];
+    qweight.extend([0xc3d2_e1f0, 0x8796_a5b4, 0x4b5a_6978, 0x0f1e_2d3c]);
+    qweight.extend([head(-1.0, 0.25), 0, 0, 0, 0]);
+    let packed = Packed {
+        format: Format::GgufQ4_1,
+        bits: 4,
+        k: 64,
+        n: 1,
+        group: 32,
+        qweight: &qweight,
+        qzeros: &[],
+        scales: &[],
+        g_idx: None,
+    };
+    let expected: Vec<f64> = (0..64)
+        .map(|row| match row {
+            0..16 => 0.5 * f64::from(row) - 3.0,
+            16..32 => 0.5 * f64::from(31 - row) - 3.0,
+            _ => 0.25,
+        })
+        .collect();
+    assert_eq!(packed.dequantize().unwrap(), expected);
+    let short = Packed {
+        qweight: &qweight[..9],
+        ..packed
+    };
+    assert!(short.dequantize().is_err());
+    assert!(Packed { k: 40, ..packed }.dequantize().is_err());
+    assert!(
+        Packed {
+            group: 64,
+            ..packed
+        }
+        .dequantize()
+        .is_err()
+    );
+}
+
+#[test]
 fn short_last_group_has_its_own_scale() {
     for (k, group) in [(192, 128), (4304, 32), (768, 512)] {
         let matrix = Matrix::random(k as u64, Format::GptqV2, 4, k, 8, group);
@@ -236,7 +282,7 @@ fn bad_input_is_named() {
             bits: 3,
             ..good
         }),
-        "bits is 3, it must be 4 for AWQ"
+        "bits is 3, it must be 4 for AWQ and GGUF"
     );
     assert_eq!(
         refuse(Packed {
@@ -252,7 +298,7 @@ fn bad_input_is_named() {
             g_idx,
             ..good
         }),
-        "length of g_idx is 64, it must be absent for AWQ"
+        "length of g_idx is 64, it must be absent for AWQ and GGUF"
     );
     let format = Format::AwqGemv;
     assert_eq!(

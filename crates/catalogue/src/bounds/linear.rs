@@ -21,15 +21,22 @@ pub(crate) fn linear(
         TierName::Unit => 1.0,
         TierName::Plane | TierName::Hopper | TierName::Blackwell => 8.0 + 32.0,
     };
-    let terms = sizes.group.min(sizes.k) as f64;
+    // Sums of weights that have minima go on from group to group.
+    let terms = match sizes.minima() {
+        true => sizes.k,
+        false => sizes.group.min(sizes.k),
+    } as f64;
     // Matrix units take the table's numbers in 16 bits, others in f32 as they are.
     let table = match (sizes.codes, problem.tier()) {
         (WeightCodes::Nf4, TierName::Plane | TierName::Hopper) => roundoff(problem.dtype),
         _ => 0.0,
     };
     // Scales in weights round each of them once, in bf16 with a second scale for what the first lacks.
+    // Minima are added in that rounding; the unit tier's is one of f32.
     let scaled = match (problem.tier(), sizes.policy.scaling) {
         (TierName::Hopper, None | Some(Scaling::Weights)) => 1.01 * roundoff(problem.dtype),
+        (TierName::Plane, _) if sizes.minima() => 1.01 * roundoff(problem.dtype),
+        (TierName::Unit, _) if sizes.minima() => U,
         _ => 0.0,
     };
     let relative =

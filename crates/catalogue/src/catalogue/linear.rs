@@ -1,6 +1,6 @@
 //! Products with packed weights.
 
-use flashcube::{DType, MatmulPolicy, ScaleType, Scaling, TierName, WeightCodes};
+use flashcube::{DType, MatmulPolicy, ScaleType, Scaling, TierName, WeightCodes, ZeroType};
 
 use super::Entry;
 use crate::problem::{LinearSizes, Memory, Task, Values};
@@ -20,7 +20,7 @@ fn sizes([m, n, k]: [usize; 3], group: usize) -> LinearSizes {
         codes: WeightCodes::Int,
         scales: ScaleType::F16,
         group,
-        zeros: false,
+        zeros: None,
         gathered: false,
         bias: false,
         policy: MatmulPolicy::default(),
@@ -29,7 +29,15 @@ fn sizes([m, n, k]: [usize; 3], group: usize) -> LinearSizes {
 
 fn zeros(sizes: LinearSizes) -> LinearSizes {
     LinearSizes {
-        zeros: true,
+        zeros: Some(ZeroType::Point),
+        ..sizes
+    }
+}
+
+/// As GGUF's Q4_1: an f16 minimum for every 32 rows.
+fn minima(sizes: LinearSizes) -> LinearSizes {
+    LinearSizes {
+        zeros: Some(ZeroType::Minimum),
         ..sizes
     }
 }
@@ -91,6 +99,28 @@ fn shapes(sizes_of: impl Fn([usize; 3], usize) -> LinearSizes) -> Vec<(String, L
         };
         all.push((detail.into(), gathered));
     }
+    for (mnk, group) in [
+        ([1, 1, 32], 32),
+        ([3, 65, 160], 32),
+        ([16, 128, 576], 32),
+        ([33, 47, 520], 32),
+        ([70, 136, 320], 64),
+        ([130, 72, 256], 32),
+    ] {
+        let [m, n, k] = mnk;
+        let name = format!("minima_m{m}n{n}k{k}g{group}");
+        all.push((name, minima(sizes_of(mnk, group))));
+    }
+    let gathered = LinearSizes {
+        gathered: true,
+        ..minima(sizes_of([37, 72, 300], 32))
+    };
+    all.push(("minima_gathered_m37".into(), gathered));
+    let bytes = LinearSizes {
+        bits: 8,
+        ..minima(sizes_of([5, 72, 200], 128))
+    };
+    all.push(("minima_b8_m5".into(), bytes));
     for m in [1, 20] {
         let biased = LinearSizes {
             bias: true,
@@ -107,6 +137,7 @@ pub(super) fn entries() -> Vec<Entry> {
         let feature = match detail.split('_').next() {
             Some("gathered") => "gathered",
             Some("bias") => "bias",
+            Some("minima") => "minima",
             Some("b2" | "b3" | "b8") => "bits",
             Some("nf4" | "fp8" | "nvfp4" | "mxfp4") => "floats",
             _ => "sizes",
@@ -159,9 +190,15 @@ fn distributions(
         ("cancelling", Values::Cancelling),
     ]
     .into_iter()
-    .map(|(detail, values)| {
-        let sizes = zeros(sizes_of([6, 80, 1024], 128));
-        entry(feature, detail, sizes).values(values).dtypes(&HALVES)
+    .flat_map(|(detail, values)| {
+        [
+            (detail.to_owned(), zeros(sizes_of([6, 80, 1024], 128))),
+            (
+                format!("{detail}_minima"),
+                minima(sizes_of([6, 80, 1024], 32)),
+            ),
+        ]
+        .map(|(detail, sizes)| entry(feature, detail, sizes).values(values).dtypes(&HALVES))
     })
     .collect()
 }
@@ -169,7 +206,11 @@ fn distributions(
 /// What a tier that scales weights does when it is asked to scale sums.
 fn scaled_sums(sizes_of: impl Fn([usize; 3], usize) -> LinearSizes) -> Vec<Entry> {
     let mut entries = Vec::new();
-    for (detail, sizes) in shapes(sizes_of) {
+    // With minima a tier has no choice.
+    let choices = shapes(sizes_of)
+        .into_iter()
+        .filter(|(_, sizes)| !sizes.minima());
+    for (detail, sizes) in choices {
         let sizes = LinearSizes {
             policy: MatmulPolicy {
                 scaling: Some(Scaling::Sums),
@@ -213,6 +254,12 @@ fn on_matrix_units(feature: &'static str, tier: TierName) -> Vec<Entry> {
             let split = entry(feature, detail, sizes).memory(Memory::Poisoned);
             entries.push(split.dtypes(&HALVES));
         }
+    }
+    for (m, n, k) in [(4, 200, 4160), (140, 260, 1100)] {
+        let detail = format!("minima_splits3_m{m}n{n}k{k}");
+        let sizes = minima(with(None, Some(3))([m, n, k], 32));
+        let split = entry(feature, detail, sizes).memory(Memory::Poisoned);
+        entries.push(split.dtypes(&HALVES));
     }
     // On a tier whose cubes stay: more blocks than cubes, of which those of the last round have parts.
     let rounds = zeros(with(Some(8), Some(2))([1070, 70, 520], 128));

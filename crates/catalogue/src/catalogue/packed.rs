@@ -50,6 +50,15 @@ pub(super) fn entries() -> Vec<Entry> {
         );
         entries.push(empty);
     }
+    for (k, n) in [(32, 1), (64, 33), (320, 96)] {
+        let blocks = sizes(PackFormat::GgufQ4_1, 4, k, n, 32);
+        entries.push(packed("gguf_q4_1", format!("k{k}n{n}"), blocks).all_dtypes());
+    }
+    let blocks = sizes(PackFormat::GgufQ4_1, 4, 96, 40, 32);
+    let padded = packed("gguf_q4_1", "pad5", blocks).memory(Memory::PaddedRows(5));
+    entries.push(padded.all_dtypes());
+    let empty = sizes(PackFormat::GgufQ4_1, 4, 64, 0, 32);
+    entries.push(packed("empty", "gguf_q4_1_n0", empty));
     // More groups than one word of zero points holds, the last of them short.
     let many = sizes(AwqGemv, 4, 1032, 16, 128);
     entries.push(packed("short_group", "awq_gemv_k1032g128", many));

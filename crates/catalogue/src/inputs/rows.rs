@@ -3,7 +3,7 @@
 
 use std::ops::RangeInclusive;
 
-use flashcube::{DType, ScaleType, WeightCodes};
+use flashcube::{DType, ScaleType, WeightCodes, ZeroType};
 use flashcube_reference::quant::e8m0;
 use rand::Rng;
 use rand::seq::SliceRandom;
@@ -113,11 +113,27 @@ impl Draw<'_> {
             ),
             ("scales", scales),
         ]);
-        if p.zeros {
-            let limit = 1u32 << p.bits;
-            let zeros = (0..places).map(|_| self.rng.random_range(0..limit) as u8);
-            let zeros = Data::U8(zeros.collect());
-            self.arrays.insert("zeros", Array::dense(&[places], zeros));
+        match p.zeros {
+            None => {}
+            Some(ZeroType::Point) => {
+                let limit = 1u32 << p.bits;
+                let zeros = (0..places).map(|_| self.rng.random_range(0..limit) as u8);
+                let zeros = Data::U8(zeros.collect());
+                self.arrays.insert("zeros", Array::dense(&[places], zeros));
+            }
+            Some(ZeroType::Minimum) => {
+                let middle = f64::from(1u32 << (p.bits - 1));
+                let minimum = |at| match (column(at) < p.n, at % 31) {
+                    (false, _) => f32::NAN,
+                    // The least there is, and none.
+                    (true, 7) => 2f32.powi(-24),
+                    (true, 11) => 0.0,
+                    (true, _) => round_to(DType::F16, spread * middle * self.normal()) as f32,
+                };
+                let minima = (0..places).map(minimum).collect();
+                let minima = Array::floats(&[places], DType::F16, minima);
+                self.arrays.insert("zeros", minima);
+            }
         }
         if p.gathered {
             let mut gather: Vec<u32> = (0..rows as u32)

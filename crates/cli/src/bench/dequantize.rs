@@ -76,6 +76,7 @@ impl Host {
                 let words = awq_gemv_zero_words(k, group);
                 (n * k.div_ceil(8), n * words, 8 * n * words)
             }
+            PackFormat::GgufQ4_1 => (n * (k / 32 * 5), 0, 0),
         };
         let words = |count: usize, stream: u64| -> Vec<u32> {
             let word = |i: u64| mix(seed ^ stream, i) as u32;

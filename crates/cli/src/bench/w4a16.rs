@@ -8,7 +8,7 @@ use cubecl::prelude::Client;
 use cubecl::server::Handle;
 use flashcube::{
     Caps, DType, LinearWeights, MatmulOptions, MatmulPolicy, Multiplied, ScaleType, Tensor,
-    WeightCodes, matmul_quantized, plan_matmul, scale_range,
+    WeightCodes, ZeroType, matmul_quantized, plan_matmul, scale_range,
 };
 use flashcube_catalogue::{Array, Data, LinearSizes, Task};
 use half::f16;
@@ -189,6 +189,7 @@ impl Weights {
             scale_range: scale_range(self.scales.iter().copied()),
             factor: 1.0,
             zeros: self.zeros.as_ref().map(|z| client.create_from_slice(z)),
+            zero_type: ZeroType::Point,
             gather: self.gather.as_ref().map(|rows| words(rows)),
         }
     }
@@ -271,7 +272,7 @@ impl Ours<'_> {
                 codes: WeightCodes::Int,
                 scales: ScaleType::F16,
                 group: GROUP,
-                zeros: self.problem.zeros,
+                zeros: self.problem.zeros.then_some(ZeroType::Point),
                 gathered: false,
                 bias: false,
                 policy: MatmulPolicy {

@@ -2,10 +2,12 @@ use std::fmt;
 
 use cubecl::prelude::Client;
 use flashcube::{
-    DType, LinearWeights, MatmulOptions, ScaleType, Tensor, WeightCodes, matmul_quantized,
-    scale_range,
+    DType, LinearWeights, MatmulOptions, ScaleType, Tensor, WeightCodes, ZeroType,
+    matmul_quantized, scale_range,
 };
-use flashcube_formats::{CodeType, FormatError, GroupScales, QuantizedLinear, input_divisor};
+use flashcube_formats::{
+    CodeType, FormatError, GroupScales, GroupZeros, QuantizedLinear, input_divisor,
+};
 use flashcube_models::{Linear, ModelError, QuantizedCheckpoint, Weights};
 
 use crate::elements::{download, upload};
@@ -96,7 +98,11 @@ fn on_device(client: &Client, linear: &QuantizedLinear) -> LinearWeights {
         zeros: linear
             .zeros
             .as_ref()
-            .map(|zeros| client.create_from_slice(zeros)),
+            .map(|zeros| client.create_from_slice(&zeros.to_bytes())),
+        zero_type: match linear.zeros {
+            Some(GroupZeros::Minima(_)) => ZeroType::Minimum,
+            _ => ZeroType::Point,
+        },
         gather: linear.gather.as_ref().map(|gather| words(gather)),
     }
 }

@@ -1,20 +1,33 @@
 //! Saved and loaded as the tensors of a safetensors file.
 
-use super::{QuantizedLinear, VERSION};
-use crate::checkpoint::Checkpoint;
+use super::{GroupZeros, QuantizedLinear, VERSION};
+use crate::checkpoint::{Checkpoint, TensorView};
 use crate::error::FormatError;
 use crate::float_weights::{CodeType, GroupScales};
 use crate::int_weights::QuantShape;
 use crate::write::TensorData;
+use safetensors::Dtype;
 
 /// What `tiles` holds: version, bits, k, n, group, groups of the source, stored rows and group, type of
 /// codes (integers, E2M1, E4M3, NF4) and of scales (f16, E4M3, E8M0).
 const FIELDS: usize = 10;
+/// Oldest version that is read.
+const OLDEST: i64 = 2;
+/// First version with minima.
+const MINIMA: i64 = 3;
 
 impl QuantizedLinear {
+    /// The oldest version that says all.
+    fn version(&self) -> i64 {
+        match self.zeros {
+            Some(GroupZeros::Minima(_)) => MINIMA,
+            _ => OLDEST,
+        }
+    }
+
     /// The tensors of the linear `prefix`, as [`QuantizedLinear::load`] reads them: `tiles` (i64
     /// \[version, bits, k, n, group, groups, rows, stored group, codes, scales\]), `words`, `scales`,
-    /// `divisor`, `sources` and, where there are any, `zeros`, `gather`, `g_idx`.
+    /// `divisor`, `sources` and, where there are any, `zeros` (u8 zero points or f16 minima), `gather`, `g_idx`.
     ///
     /// # Errors
     /// Those of [`QuantizedLinear::validate`].
@@ -43,7 +56,7 @@ impl QuantizedLinear {
                 TensorData::new(&places, scales)?
             }
         };
-        let tiles = [&[VERSION][..], &fields].concat();
+        let tiles = [&[self.version()][..], &fields].concat();
         let words = |words: &[u32]| {
             let words: Vec<i32> = words.iter().map(|&word| word as i32).collect();
             TensorData::new(&[words.len()], &words)
@@ -56,7 +69,11 @@ impl QuantizedLinear {
             ("sources", words(&self.sources)?),
         ];
         if let Some(zeros) = &self.zeros {
-            tensors.push(("zeros", TensorData::new(&places, zeros)?));
+            let zeros = match zeros {
+                GroupZeros::Points(points) => TensorData::new(&places, points)?,
+                GroupZeros::Minima(minima) => TensorData::new(&places, minima)?,
+            };
+            tensors.push(("zeros", zeros));
         }
         for (name, table) in [("gather", &self.gather), ("g_idx", &self.g_idx)] {
             if let Some(table) = table {
@@ -77,12 +94,12 @@ impl QuantizedLinear {
         let named = |name: &str| format!("{prefix}.{name}");
         let tiles = checkpoint.tensor(&named("tiles"))?.with_shape(&[FIELDS])?;
         let fields = tiles.to_vec::<i64>()?;
-        if fields[0] != VERSION {
+        if !(OLDEST..=VERSION).contains(&fields[0]) {
             return Err(FormatError::unsupported(
                 "QuantizedLinear",
                 "version",
                 fields[0],
-                "version 2",
+                "versions 2 and 3",
             ));
         }
         let unknown = |index: usize, value: i64, limit: u64| FormatError::OutOfRange {
@@ -125,13 +142,21 @@ impl QuantizedLinear {
                 _ => return Err(unknown(9, fields[9], 3)),
             },
             divisor: divisor.to_vec::<f32>()?[0],
-            zeros: zeros.map(|view| view.to_vec()).transpose()?,
+            zeros: zeros.map(|view| load_zeros(view, fields[0])).transpose()?,
             gather: words("gather")?,
             sources: needed("sources")?,
             g_idx: words("g_idx")?,
         };
         linear.validate()?;
         Ok(linear)
+    }
+}
+
+/// Zero points, from version 3 on also minima.
+fn load_zeros(view: TensorView<'_>, version: i64) -> Result<GroupZeros, FormatError> {
+    match view.dtype {
+        Dtype::F16 if version >= MINIMA => view.to_vec().map(GroupZeros::Minima),
+        _ => view.to_vec().map(GroupZeros::Points),
     }
 }
 

@@ -18,8 +18,10 @@
 mod files;
 mod order;
 mod shard;
+mod zeros;
 
 pub use order::{TileOrder, VERSION};
+pub use zeros::GroupZeros;
 
 use half::f16;
 
@@ -27,8 +29,8 @@ use crate::error::{FormatError, check_len};
 use crate::float_weights::{
     CodeType, FloatWeights, GroupScales, check_bits, check_codes, check_divisor,
 };
-use crate::gguf::GgufBlocks;
-use crate::int_weights::{IntWeights, QuantShape, check_range};
+use crate::gguf::{GgufBlocks, GgufKind};
+use crate::int_weights::{IntWeights, QuantShape};
 use crate::packed::{Format, PackedLinear};
 use order::{NO_ROW, TILE, code_at, gather};
 
@@ -64,7 +66,7 @@ pub struct QuantizedLinear {
     /// What every weight is divided by; 1 for integers.
     pub divisor: f32,
     /// Like the scales; None where every zero point of integers is 2^(bits - 1), and for floats.
-    pub zeros: Option<Vec<u8>>,
+    pub zeros: Option<GroupZeros>,
     /// `[rows]`: the source's row of every stored one, `u32::MAX` for none; None where rows are as
     /// in the source.
     pub gather: Option<Vec<u32>>,
@@ -83,14 +85,13 @@ impl QuantizedLinear {
         weights.validate()?;
         let shape = weights.shape;
         let order = TileOrder::of(shape, weights.g_idx.as_deref())?;
-        let zeros = order.spread(&weights.zeros, shape.n, shape.mid_code());
         Ok(Self {
             shape,
             code_type: CodeType::Int,
             words: order.pack(&weights.codes, shape),
             scales: GroupScales::F16(order.spread(&weights.scales, shape.n, f16::ZERO)),
             divisor: 1.0,
-            zeros: (!weights.is_symmetric()).then_some(zeros),
+            zeros: GroupZeros::spread(weights, &order),
             rows: order.rows,
             group: order.group,
             gather: order.gather,
@@ -135,12 +136,20 @@ impl QuantizedLinear {
         Self::new(&packed.unpack()?)
     }
 
-    /// From GGUF blocks with integer zero points: Q4_0 and Q8_0.
+    /// From GGUF blocks: Q4_0, Q4_1 and Q8_0.
     ///
     /// # Errors
     /// Those of [`GgufBlocks::to_int_weights`].
     pub fn from_gguf(blocks: &GgufBlocks) -> Result<Self, FormatError> {
         Self::new(&blocks.to_int_weights()?)
+    }
+
+    /// The source as GGUF blocks, if those can hold it.
+    ///
+    /// # Errors
+    /// Those of [`QuantizedLinear::unpack`] and [`GgufBlocks::from_int_weights`].
+    pub fn to_gguf(&self, kind: GgufKind) -> Result<GgufBlocks, FormatError> {
+        GgufBlocks::from_int_weights(&self.unpack()?, kind)
     }
 
     /// The source in `format`, if that can hold it.
@@ -165,12 +174,19 @@ impl QuantizedLinear {
         }
         let shape = self.shape;
         let sizes = (shape.groups, shape.n);
-        let zeros = match &self.zeros {
-            Some(zeros) => gather(zeros, &self.sources, sizes, shape.mid_code()),
-            None => vec![shape.mid_code(); shape.groups * shape.n],
+        let sources = &self.sources;
+        let (zeros, minima) =
+            zeros::gathered(self.zeros.as_ref(), sources, sizes, shape.mid_code());
+        let weights = IntWeights {
+            shape,
+            codes: self.codes(),
+            zeros,
+            scales: gather(scales, sources, sizes, f16::ZERO),
+            g_idx: self.g_idx.clone(),
+            minima,
         };
-        let scales = gather(scales, &self.sources, sizes, f16::ZERO);
-        IntWeights::new(shape, self.codes(), zeros, scales, self.g_idx.clone())
+        weights.validate()?;
+        Ok(weights)
     }
 
     fn no_integers(&self) -> FormatError {
@@ -221,12 +237,17 @@ impl QuantizedLinear {
         codes
     }
 
-    /// The scales of columns that exist, in no order to rely on.
+    /// The scales of columns that exist, and their minima, which a weight may be, in no order to rely on.
     pub fn scale_values(&self) -> impl Iterator<Item = f32> {
         let groups = self.scales.len() / self.columns().max(1);
-        let places = (0..self.shape.n).map(order::place);
-        places.flat_map(move |place| {
-            (0..groups).map(move |group| self.scales.value(group * self.columns() + place))
+        let columns = (0..self.shape.n).map(order::place);
+        let places = columns
+            .flat_map(move |place| (0..groups).map(move |group| group * self.columns() + place));
+        places.flat_map(|place| {
+            let minimum = self.zeros.as_ref().map(|zeros| zeros.minimum(place));
+            [Some(self.scales.value(place)), minimum]
+                .into_iter()
+                .flatten()
         })
     }
 
@@ -248,7 +269,7 @@ impl QuantizedLinear {
     /// # Errors
     /// [`FormatError::WrongShape`] for a truncated or overlong buffer or sizes that disagree,
     /// [`FormatError::OutOfRange`] for a zero point, group or row past its limit,
-    /// [`FormatError::NotFinite`] for a scale or a code, [`FormatError::Unsupported`] for bits that the
+    /// [`FormatError::NotFinite`] for a scale, a minimum or a code, [`FormatError::Unsupported`] for bits that the
     /// codes do not come in.
     pub fn validate(&self) -> Result<(), FormatError> {
         let (shape, columns) = (self.shape, self.columns());
@@ -285,8 +306,7 @@ impl QuantizedLinear {
             self.words.iter().flat_map(|word| word.to_le_bytes()),
         )?;
         if let Some(zeros) = &self.zeros {
-            check_len("zeros", zeros.len(), &[self.sources.len(), columns])?;
-            check_range("zeros", zeros, u64::from(shape.max_code()) + 1)?;
+            zeros.check(&[self.sources.len(), columns], shape.max_code())?;
         }
         check_below("sources", &self.sources, shape.groups, None)?;
         if let Some(g_idx) = &self.g_idx {

@@ -3,8 +3,8 @@
 use crate::error::{FormatError, product};
 use crate::int_weights::{QuantShape, check_groups};
 
-/// Version of the order; files name it.
-pub const VERSION: i64 = 2;
+/// Newest version of the files of this order. Version 2 has no minima, and is written where there are none.
+pub const VERSION: i64 = 3;
 /// Rows and columns of a tile.
 pub(super) const TILE: usize = 64;
 /// A stored row that stands for none of the source.

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use half::f16;
+
 use crate::error::FormatError;
 use crate::int_weights::{IntWeights, QuantShape};
 
@@ -23,7 +25,15 @@ impl IntWeights {
             cut(&self.zeros, n, &range),
             cut(&self.scales, n, &range),
             self.g_idx.clone(),
-        )
+        )?
+        .with(self.minima.as_ref().map(|minima| cut(minima, n, &range)))
+    }
+
+    fn with(self, minima: Option<Vec<f16>>) -> Result<Self, FormatError> {
+        match minima {
+            None => Ok(self),
+            Some(minima) => self.with_minima(minima),
+        }
     }
 
     /// The rows `range`: inputs of one rank, whose results are added up.
@@ -51,7 +61,8 @@ impl IntWeights {
                 self.zeros.clone(),
                 self.scales.clone(),
                 Some(g_idx),
-            );
+            )?
+            .with(self.minima.clone());
         }
         let mut groups = 0..self.shape.groups;
         if !self.shape.is_per_channel() {
@@ -72,13 +83,16 @@ impl IntWeights {
             groups: groups.len(),
             ..shape
         };
+        let minima = self.minima.as_ref();
+        let minima = minima.map(|minima| minima[groups.start * n..groups.end * n].to_vec());
         Self::new(
             shape,
             codes,
             self.zeros[groups.start * n..groups.end * n].to_vec(),
             self.scales[groups.start * n..groups.end * n].to_vec(),
             None,
-        )
+        )?
+        .with(minima)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The readers and writers against files made by the packages that define the formats
 //! (tests/fixtures): bit for bit.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use flashcube_formats::*;
@@ -289,11 +289,34 @@ fn gguf_blocks_become_int_weights_where_that_is_exact() {
         let packed = PackedLinear::pack(&weights, Format::CompressedTensors).unwrap();
         assert_eq!(packed.unpack().unwrap().dequantize(), theirs, "{name}");
     }
-    let (blocks, _) = gguf("gguf_q4_1");
-    assert!(matches!(
-        blocks.to_int_weights(),
-        Err(FormatError::Unsupported { .. })
-    ));
+    let (blocks, theirs) = gguf("gguf_q4_1");
+    let weights = blocks.to_int_weights().unwrap();
+    assert_eq!(weights.dequantize(), theirs);
+    assert!(!weights.is_symmetric());
+    for format in [Format::GptqV2, Format::CompressedTensors] {
+        let refused = PackedLinear::pack(&weights, format).unwrap_err();
+        assert!(refused.to_string().contains("minima"), "{refused}");
+    }
+}
+
+#[test]
+fn gguf_fixtures_survive_tiles_and_files() {
+    for (name, kind) in [
+        ("gguf_q4_0", GgufKind::Q4_0),
+        ("gguf_q4_1", GgufKind::Q4_1),
+        ("gguf_q8_0", GgufKind::Q8_0),
+    ] {
+        let (blocks, theirs) = gguf(name);
+        let linear = QuantizedLinear::from_gguf(&blocks).unwrap();
+        assert_eq!(linear.to_gguf(kind).unwrap(), blocks, "{name}");
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.safetensors");
+        let tensors = linear.tensors("x").unwrap().into_iter().collect();
+        save(&path, &tensors, &BTreeMap::new()).unwrap();
+        let loaded = QuantizedLinear::load(&Checkpoint::open(&path).unwrap(), "x").unwrap();
+        assert_eq!(loaded, linear, "{name}");
+        assert_eq!(loaded.unpack().unwrap().dequantize(), theirs, "{name}");
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod checkpoint;
 mod config;
 mod damage;
 mod drive;
+mod gguf;
 mod gguf_file;
 mod golden;
 mod hostile;

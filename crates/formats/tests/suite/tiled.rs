@@ -14,7 +14,11 @@ pub(crate) fn reference(linear: &QuantizedLinear) -> Vec<f64> {
     let tiled = Tiled {
         bits: linear.shape.bits,
         codes: match linear.code_type {
-            CodeType::Int => Codes::Int(linear.zeros.as_ref().map(|zeros| &zeros[..used])),
+            CodeType::Int => match &linear.zeros {
+                None => Codes::Int(None),
+                Some(GroupZeros::Points(points)) => Codes::Int(Some(&points[..used])),
+                Some(GroupZeros::Minima(minima)) => Codes::Minima(&minima[..used]),
+            },
             CodeType::E2M1 => Codes::E2M1,
             CodeType::E4M3 => Codes::E4M3,
             CodeType::Nf4 => Codes::Nf4,
@@ -170,14 +174,19 @@ fn damage_is_named() {
         other => panic!("{other}"),
     };
     type Damage<'a> = (&'a str, &'a dyn Fn(&mut QuantizedLinear));
-    let cases: [Damage; 9] = [
+    let cases: [Damage; 10] = [
         ("words", &|l| l.words.truncate(7)),
         ("words", &|l| l.group = 40),
         ("words", &|l| l.rows += 1),
         ("scales", &|l| {
             l.scales = GroupScales::F16(vec![f16::NAN; l.scales.len()])
         }),
-        ("zeros", &|l| l.zeros.as_mut().unwrap()[5] = 16),
+        ("zeros", &|l| {
+            l.zeros = Some(GroupZeros::Points(vec![16; l.scales.len()]))
+        }),
+        ("zeros", &|l| {
+            l.zeros = Some(GroupZeros::Minima(vec![f16::INFINITY; l.scales.len()]))
+        }),
         ("gather", &|l| l.gather.as_mut().unwrap()[5] = 100),
         ("gather", &|l| l.gather.as_mut().unwrap().push(0)),
         ("sources", &|l| l.sources[0] = 3),

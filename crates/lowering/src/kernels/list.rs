@@ -3,7 +3,7 @@
 use flashcube_kernels::attention::{IssueOrder, LogitFeatures, MaskWidth, ScaledBy, Side};
 use flashcube_kernels::quant::{PackFormat, Packing, WeightTiles};
 use flashcube_kernels::{
-    DType, MatmulPolicy, Policy, RoleSplit, ScaleType, Scaling, TierName, WeightCodes,
+    DType, MatmulPolicy, Policy, RoleSplit, ScaleType, Scaling, TierName, WeightCodes, ZeroType,
 };
 
 use super::problem::LONG;
@@ -375,12 +375,17 @@ fn matmul(all: &mut Vec<ListedKernel>) {
         bits: 4,
         codes: WeightCodes::Int,
         scales: ScaleType::F16,
-        zeros: false,
+        zeros: None,
         groups: 1,
         gathered: false,
     };
     let zeros = WeightTiles {
-        zeros: true,
+        zeros: Some(ZeroType::Point),
+        ..plain
+    };
+    let minima = WeightTiles {
+        zeros: Some(ZeroType::Minimum),
+        groups: 2,
         ..plain
     };
     let gathered = WeightTiles {
@@ -429,6 +434,7 @@ fn matmul(all: &mut Vec<ListedKernel>) {
     for dtype in DType::ALL {
         add("b4", unit, dtype, 4, plain);
         add("b3_gathered", unit, dtype, 1, b3_gathered);
+        add("b4_minima", unit, dtype, 4, minima);
     }
     for dtype in [DType::F16, DType::BF16] {
         for m in [8, 16, 32, 64, 128] {
@@ -445,11 +451,13 @@ fn matmul(all: &mut Vec<ListedKernel>) {
         for m in [8, 128] {
             add("b4_gathered", None, dtype, m, gathered);
             add("b4_g32", None, dtype, m, halves);
+            add("b4_minima", None, dtype, m, minima);
             for width in [2, 3, 8] {
                 add(&format!("b{width}_zeros"), None, dtype, m, bits(width));
             }
         }
         add("b8_zeros", plane, dtype, 64, bits(8));
+        add("b4_minima", plane, dtype, 64, minima);
         for (label, tiles) in floats(plain) {
             for m in [8, 128] {
                 add(label, None, dtype, m, tiles);
@@ -503,6 +511,7 @@ fn dequantize(all: &mut Vec<ListedKernel>) {
     for (label, format) in [
         ("awq_gemm", PackFormat::AwqGemm),
         ("awq_gemv", PackFormat::AwqGemv),
+        ("gguf_q4_1", PackFormat::GgufQ4_1),
     ] {
         add(label, format, 4, false, DType::F16);
     }

@@ -17,9 +17,8 @@ use crate::error::QuantizeError;
 /// # Errors
 /// [`QuantizeError::Unsupported`] for a model that is not quantized or an NVFP4 one, and for a GGUF
 /// file whose linears are not all of one type; [`QuantizeError::Model`] for GGUF types that are no
-/// integers with integer zero points (Q4_1, floats); [`QuantizeError::CannotFold`] for divisors of
-/// inputs that the new format has no place for; [`QuantizeError::Format`] for what it cannot hold
-/// otherwise.
+/// integers; [`QuantizeError::CannotFold`] for divisors of inputs that the new format has no place for;
+/// [`QuantizeError::Format`] for what it cannot hold otherwise: minima (Q4_1), which no format but GGUF has.
 pub fn convert_model(
     model: &Model,
     out: &Path,

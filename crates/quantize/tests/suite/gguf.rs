@@ -1,6 +1,6 @@
 //! GGUF files become checkpoints of integers, bit for bit where their blocks are integers.
 
-use flashcube_models::Model;
+use flashcube_models::{GgufModel, Model, Weights};
 use flashcube_quantize::model::{Target, convert_model};
 
 use crate::convert::{check_chain, refusal};
@@ -38,6 +38,26 @@ fn codes_are_those_of_the_file() {
     assert_eq!(packed.unpack().unwrap(), blocks.to_int_weights().unwrap());
     assert_eq!(packed.shape.bits, 8);
     assert!(converted.quantized().unwrap().config().sym == Some(true));
+}
+
+/// Rows that the file keeps in the order of rotary pairs take their minima with them.
+#[test]
+fn minima_follow_their_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = llama(&folder.path().join("model.gguf"), [Q4_1; 2]);
+    let model = GgufModel::open(&file).unwrap();
+    for linear in ["self_attn.q_proj", "self_attn.k_proj", "mlp.down_proj"] {
+        let linear = format!("model.layers.0.{linear}");
+        let weights = model.int_weights(&linear).unwrap();
+        let (k, n) = (weights.shape.k, weights.shape.n);
+        let stored = model.tensor(&format!("{linear}.weight"), &[n, k]).unwrap();
+        let dequantized = weights.dequantize();
+        let turned = (0..n).flat_map(|column| (0..k).map(move |row| (row, column)));
+        let turned: Vec<f32> = turned
+            .map(|(row, column)| dequantized[row * n + column])
+            .collect();
+        assert!(turned == stored, "{linear}");
+    }
 }
 
 #[test]

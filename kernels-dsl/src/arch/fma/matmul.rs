@@ -21,7 +21,7 @@ pub struct UnitMatmul<'a, E: Float> {
     pub words: &'a [u32],
     /// Scales, two or four a word.
     pub scales: &'a [u32],
-    /// Zero points, four a word.
+    /// Zero points, four a word, or minima, two a word.
     pub zeros: &'a ComptimeOption<Box<[u32]>>,
     /// Column of x for every stored row.
     pub gather: &'a ComptimeOption<Box<[u32]>>,
@@ -63,17 +63,29 @@ impl<'a, E: Float> UnitMatmul<'a, E> {
     fn zero(&self, j: u32, #[comptime] group: usize) -> u32 {
         let at = self.place(j, group);
         let mut zero = comptime!(self.blueprint.tiles.middle()).runtime();
-        #[comptime]
-        match &self.zeros {
-            ComptimeOption::Some(zeros) => {
-                zero = (zeros[at / 4] >> ((at % 4) as u32 * 8u32)) & 0xFFu32;
+        if comptime!(self.blueprint.tiles.points()) {
+            #[comptime]
+            match &self.zeros {
+                ComptimeOption::Some(zeros) => {
+                    zero = (zeros[at / 4] >> ((at % 4) as u32 * 8u32)) & 0xFFu32;
+                }
+                ComptimeOption::None => {}
             }
-            ComptimeOption::None => {}
         }
         if comptime!(self.blueprint.fault == Some(MatmulFault::ZeroPointOffByOne)) {
             zero += 1u32;
         }
         zero
+    }
+    fn minimum(&self, j: u32, #[comptime] group: usize) -> f32 {
+        let at = self.place(j, group);
+        #[comptime]
+        match &self.zeros {
+            ComptimeOption::Some(zeros) => {
+                half_bits_to_f32((zeros[at / 2] >> ((at % 2) as u32 * 16u32)) & 0xFFFFu32)
+            }
+            ComptimeOption::None => 0.0f32.runtime(),
+        }
     }
     /// The code of row `row` of a step of k-block `j`.
     fn code(&self, j: u32, #[comptime] step: usize, #[comptime] row: u32) -> u32 {
@@ -144,6 +156,13 @@ impl<'a, E: Float> MatmulTier for UnitTier<'a, E> {
         #[unroll]
         for row in 0..STEP {
             weights[row as usize] = number_of(ctx.code(*block, step, row), zero, codes);
+        }
+        if comptime!(ctx.blueprint.tiles.minima()) {
+            let (scale, minimum) = (ctx.scale(*block, group), ctx.minimum(*block, group));
+            #[unroll]
+            for row in 0..STEP {
+                weights[row as usize] = fma(weights[row as usize], scale, minimum);
+            }
         }
         weights
     }
@@ -249,6 +268,7 @@ fn run_unit<'a, E: Float>(
         let mut acc = Array::<f32>::new(rows);
         #[unroll]
         for r in 0..rows {
+            sums[r] = 0.0f32;
             acc[r] = 0.0f32;
         }
         let mut blocks = sizes.k_tiles;
@@ -264,16 +284,20 @@ fn run_unit<'a, E: Float>(
             0u32.runtime(),
             blocks,
             tiles,
-            comptime!(Scaling::Sums),
+            comptime!(blueprint.scaling),
             all,
         );
         let added = bias_of::<E>(bias, sizes.bias_offset + column as usize);
         #[unroll]
         for r in 0..rows {
             let row = row0 + comptime!(r as u32);
+            let sum = match comptime!(blueprint.scaling) {
+                Scaling::Sums => acc[r],
+                Scaling::Weights => sums[r],
+            };
             if row < sizes.m {
                 let at = sizes.y_offset + row as usize * sizes.y_row + column as usize;
-                y[at] = E::cast_from(fma(acc[r], sizes.factor, added));
+                y[at] = E::cast_from(fma(sum, sizes.factor, added));
             }
         }
     }

@@ -53,6 +53,47 @@ pub fn scaled(
     out
 }
 
+/// `numbers`, pairs of the even and the odd column in turns, times the columns' scales plus their minima, two f16 each;
+/// rounded once: bf16, which holds neither, through f32.
+#[cube]
+pub fn above_minima(
+    numbers: Vector<u32, Const<4>>,
+    scales: u32,
+    minima: u32,
+    #[comptime] ty: &'static str,
+) -> Vector<u32, Const<4>> {
+    let mut out = Vector::<u32, Const<4>>::zeroed();
+    if comptime!(ty == "f16") {
+        #[unroll]
+        for i in 0..4usize {
+            // The column's half twice.
+            let half = comptime!(if i % 2 == 0 { 0x1010u32 } else { 0x3232 }).runtime();
+            let scale = bytes(scales, scales, half);
+            let minimum = bytes(minima, minima, half);
+            out.insert(i, fma(numbers.extract(i), scale, minimum, ty));
+        }
+    } else {
+        let (scales, minima) = (widen(scales), widen(minima));
+        #[unroll]
+        for i in 0..4usize {
+            let number = numbers.extract(i);
+            let scale = scales.extract(comptime!(i % 2));
+            let minimum = minima.extract(comptime!(i % 2));
+            let low = f32::reinterpret(number << 16u32);
+            let high = f32::reinterpret(number & 0xFFFF_0000u32);
+            out.insert(
+                i,
+                round(
+                    cubecl::prelude::fma(low, scale, minimum),
+                    cubecl::prelude::fma(high, scale, minimum),
+                    ty,
+                ),
+            );
+        }
+    }
+    out
+}
+
 /// Factors of an even and an odd column as pairs of `ty`, then what they lack of the f32: nothing in f16, which
 /// holds the 11 bits of every scale.
 #[cube]

@@ -5,7 +5,7 @@ use core::fmt;
 use crate::arch::hopper::HopperMatmulShape;
 use crate::arch::plane::PlaneMatmulShape;
 use crate::launch::{Caps, DType, TierName};
-use crate::quant::{ScaleType, Scaling, WeightCodes, WeightTiles};
+use crate::quant::{ScaleType, Scaling, WeightCodes, WeightTiles, ZeroType};
 
 /// Multiprocessors of the device, or an H200's where it does not say.
 pub(super) fn multiprocessors(caps: &Caps) -> usize {
@@ -204,7 +204,8 @@ impl fmt::Display for MatmulBlueprint {
             write!(f, "/st{}", self.stages)?;
         }
         let tags = [
-            (zeros, "zeros"),
+            (zeros == Some(ZeroType::Point), "zeros"),
+            (zeros == Some(ZeroType::Minimum), "minima"),
             (groups == 2, "g32"),
             (groups == 4, "g16"),
             (scales == ScaleType::E4M3, "e4m3-scales"),

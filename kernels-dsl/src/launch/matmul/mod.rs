@@ -51,8 +51,9 @@ pub struct Multiplied {
     pub blueprint: Option<MatmulBlueprint>,
 }
 
-/// `y[m, n] = factor * sum over k of x[m, k] * scale[g, n] * number(code[k, n]) (+ bias[n])`, where an
-/// integer's number is code - zero[g, n], a float's its value ([`WeightCodes`](crate::WeightCodes)).
+/// `y[m, n] = factor * sum over k of x[m, k] * (scale[g, n] * number(code[k, n]) + minimum[g, n]) (+ bias[n])`, where an
+/// integer's number is code - zero[g, n], a float's its value ([`WeightCodes`](crate::WeightCodes)), and only integers
+/// have minima, then without zero points ([`ZeroType`](crate::ZeroType)).
 ///
 /// x, bias and y in one dtype: f16 or bf16 on every tier, f32 on the unit tier. x has any row
 /// stride. Numbers are multiplied exactly (NF4's rounded to 16 bits on matrix units) and summed in f32, a

@@ -9,8 +9,8 @@ use super::{LinearWeights, scale_range};
 use crate::error::{Error, InvalidProblem, RuntimeFailure};
 use crate::launch::{Caps, PackedWeights, address, check_launch, cube_units, out_of_range, spread};
 use crate::quant::{
-    NO_ROW, PackSizes, PackSizesLaunch, Packing, ScaleType, TILE, TileSizesLaunch, WeightCodes,
-    repack_codes_fma, repack_scales_fma,
+    NO_ROW, PackFormat, PackSizes, PackSizesLaunch, Packing, ScaleType, TILE, TileSizesLaunch,
+    WeightCodes, ZeroType, repack_codes_fma, repack_scales_fma,
 };
 
 /// Which row and group of a weight every stored one is; flashcube-formats has the same of every checkpoint
@@ -25,7 +25,7 @@ pub struct RepackOrder {
     pub gather: Option<Vec<u32>>,
     /// The weight's group of every stored one.
     pub sources: Vec<u32>,
-    /// Store zero points; without them every one is taken for 2^(bits - 1).
+    /// Store zero points; without them every one is taken for 2^(bits - 1). Minima are stored in any case.
     pub zeros: bool,
 }
 
@@ -66,6 +66,10 @@ pub fn repack(
         let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
         client.create_from_slice(&bytes)
     };
+    let (zeros, zero_type) = match packing.minima() {
+        true => (true, ZeroType::Minimum),
+        false => (order.zeros, ZeroType::Point),
+    };
     let packed = LinearWeights {
         bits: weights.bits,
         codes: WeightCodes::Int,
@@ -78,7 +82,8 @@ pub fn repack(
         scale_type: ScaleType::F16,
         scale_range: range_of(client, weights)?,
         factor: 1.0,
-        zeros: order.zeros.then(|| bytes(groups * columns)),
+        zeros: zeros.then(|| bytes(groups * columns * zero_type.bytes() as usize)),
+        zero_type,
         gather: order.gather.as_deref().map(upload),
     };
     packed.check()?;
@@ -89,16 +94,28 @@ pub fn repack(
     Ok(packed)
 }
 
-/// The range of a checkpoint's scales, which are read back for it.
+/// The range of a checkpoint's scales and minima, which are read back for it.
 fn range_of(client: &Client, weights: &PackedWeights) -> Result<Option<[f32; 2]>, Error> {
-    let bytes = client.read_one(weights.scales.clone());
+    let blocks = weights.format == PackFormat::GgufQ4_1;
+    let scales = match blocks {
+        true => &weights.qweight,
+        false => &weights.scales,
+    };
+    let bytes = client.read_one(scales.clone());
     let bytes = bytes.map_err(|error| RuntimeFailure {
         blueprint: "repack".into(),
         device: Caps::of(client).device,
         message: format!("reading scales: {error:?}"),
     })?;
     let scale = |pair: &[u8]| f16::from_le_bytes([pair[0], pair[1]]).to_f32();
-    Ok(scale_range(bytes.chunks_exact(2).map(scale)))
+    // Of a block of 20 bytes the first 4.
+    Ok(match blocks {
+        true => {
+            let heads = bytes.chunks_exact(20).map(|block| &block[..4]);
+            scale_range(heads.flat_map(|head| head.chunks_exact(2)).map(scale))
+        }
+        false => scale_range(bytes.chunks_exact(2).map(scale)),
+    })
 }
 
 impl RepackOrder {
@@ -176,6 +193,10 @@ fn launch(
         )
     };
     let tiles = || TileSizesLaunch::new(k_tiles as u32, n_tiles as u32, packed.groups() as u32);
+    let scales = match packing.minima() {
+        true => &weights.qweight,
+        false => &weights.scales,
+    };
     let stand_in = client.empty(16);
     let zeros = packed.zeros.as_ref().unwrap_or(&stand_in);
     // SAFETY: `PackedWeights::check` and `RepackOrder::check` found every buffer and index within the
@@ -204,7 +225,7 @@ fn launch(
             dim,
             address(wide),
             words(client, &weights.qzeros),
-            words(client, &weights.scales),
+            words(client, scales),
             words(client, sources),
             words(client, &packed.scales),
             words(client, zeros),

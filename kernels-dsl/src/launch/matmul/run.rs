@@ -47,7 +47,7 @@ impl MatmulCall<'_> {
         let (m_blocks, n_blocks) = self.blocks(x);
         let lift = match self.blueprint.scaling {
             Scaling::Sums => 1.0,
-            // Selection found one.
+            // Selection found one, or the tier's weights are f32.
             Scaling::Weights => weights.lift(x.dtype).unwrap_or(1.0),
         };
         let group = match self.blueprint.fault {

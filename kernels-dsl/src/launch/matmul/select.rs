@@ -60,7 +60,7 @@ pub fn select_matmul(
     check_dtype("matmul_quantized", key.dtype, caps)?;
     let wide = check_reach("matmul_quantized", key.reach, caps)?;
     match policy.tier {
-        Some(TierName::Unit) => Ok(unit(key, caps, policy, wide)),
+        Some(TierName::Unit) => unit(key, caps, policy, wide),
         Some(TierName::Plane) => plane(key, caps, policy, wide),
         Some(TierName::Hopper) => hopper(key, caps, policy, wide),
         Some(TierName::Blackwell) => Err(lacks(
@@ -70,7 +70,7 @@ pub fn select_matmul(
             "unit, plane, hopper",
         )),
         None => match policy.fault {
-            Some(_) => Ok(unit(key, caps, policy, wide)),
+            Some(_) => unit(key, caps, policy, wide),
             None => fastest(key, caps, policy, wide),
         },
     }
@@ -90,7 +90,7 @@ fn fastest(
         ..=FEW => plane().or_else(|_| hopper()),
         _ => hopper().or_else(|_| plane()),
     };
-    matrix.or_else(|_| Ok(unit(key, caps, policy, wide)))
+    matrix.or_else(|_| unit(key, caps, policy, wide))
 }
 
 fn lacks(
@@ -114,7 +114,7 @@ fn unit(
     caps: &Caps,
     policy: &MatmulPolicy,
     wide: bool,
-) -> (MatmulBlueprint, usize) {
+) -> Result<(MatmulBlueprint, usize), NotAvailable> {
     let rows = policy.rows.unwrap_or(if key.m == 1 { 1 } else { 4 });
     let blueprint = MatmulBlueprint {
         tier: TierName::Unit,
@@ -126,12 +126,39 @@ fn unit(
         stages: 0,
         chunks: false,
         pairs: false,
-        scaling: Scaling::Sums,
+        // In f32 weights have room.
+        scaling: scaling(key, caps, policy, (true, false))?,
         split: false,
         wide,
         fault: policy.fault,
     };
-    (blueprint, 1)
+    Ok((blueprint, 1))
+}
+
+/// Where scales go: into weights that have minima; else where the policy asks for, on a tier that leaves the `choice`,
+/// or into the weights if they `fit` there.
+fn scaling(
+    key: &MatmulKey,
+    caps: &Caps,
+    policy: &MatmulPolicy,
+    (fit, choice): (bool, bool),
+) -> Result<Scaling, NotAvailable> {
+    let minima = key.tiles.minima();
+    let wanted = match policy.scaling {
+        Some(Scaling::Sums) if minima => {
+            let limit = "scales of weights with minima";
+            return Err(lacks(caps, limit, "in sums", "in weights"));
+        }
+        _ if minima => Scaling::Weights,
+        Some(asked) if choice => asked,
+        None if choice && fit => Scaling::Weights,
+        _ => Scaling::Sums,
+    };
+    if wanted == Scaling::Weights && !fit {
+        let needed = "LinearWeights::scale_range, within what 16 bits hold";
+        return Err(lacks(caps, "range of scales in weights", needed, "none"));
+    }
+    Ok(wanted)
 }
 
 /// The plane tier: 16-bit elements on sm_80 and up.
@@ -162,6 +189,7 @@ fn plane(
     let columns = if few { 64 } else { 128 };
     let blocks = key.m.div_ceil(rows) * key.n.div_ceil(columns);
     let processors = multiprocessors(caps);
+    let scaling = scaling(key, caps, policy, (key.liftable, false))?;
     let of = |depth, stages, split| MatmulBlueprint {
         tier: TierName::Plane,
         dtype: key.dtype,
@@ -172,7 +200,7 @@ fn plane(
         stages,
         chunks: key.chunks,
         pairs: false,
-        scaling: Scaling::Sums,
+        scaling,
         split,
         wide,
         fault: policy.fault,
@@ -286,15 +314,7 @@ fn hopper(
         let takes = "8, 16, 32, 64, 128";
         return Err(lacks(caps, "hopper tier's rows of x", rows, takes));
     }
-    let scaling = match (policy.scaling, key.liftable) {
-        (None, true) => Scaling::Weights,
-        (None, false) => Scaling::Sums,
-        (Some(Scaling::Weights), false) => {
-            let needed = "LinearWeights::scale_range, within what 16 bits hold";
-            return Err(lacks(caps, "range of scales in weights", needed, "none"));
-        }
-        (Some(scaling), _) => scaling,
-    };
+    let scaling = scaling(key, caps, policy, (key.liftable, true))?;
     // Two tiles: half the copies and barriers a tile. Sums that are scaled apart leave no registers for that.
     let depth = match scaling {
         Scaling::Sums => 1,

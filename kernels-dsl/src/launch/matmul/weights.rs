@@ -4,7 +4,7 @@ use cubecl::server::Handle;
 
 use crate::error::InvalidProblem;
 use crate::launch::{DType, holds, out_of_range};
-use crate::quant::{ScaleType, TILE, WeightCodes, WeightTiles};
+use crate::quant::{ScaleType, TILE, WeightCodes, WeightTiles, ZeroType};
 
 /// Smallest and largest |scale| but 0, for [`LinearWeights::scale_range`]; `None` where one is not finite or all
 /// are 0.
@@ -40,13 +40,16 @@ pub struct LinearWeights {
     pub scales: Handle,
     /// Their type.
     pub scale_type: ScaleType,
-    /// Smallest and largest |scale| but 0, where known ([`scale_range`]): tiers that multiply scales into
-    /// weights need it to keep those inside 16 bits, and trust it. Without it group sums are scaled instead.
+    /// Smallest and largest |scale| but 0, minima among them, where known ([`scale_range`]): tiers that multiply
+    /// scales into weights need it to keep those inside 16 bits, and trust it. Without it group sums are scaled
+    /// instead, and weights with minima are left to the unit tier.
     pub scale_range: Option<[f32; 2]>,
     /// One more scale, of all weights: finite.
     pub factor: f32,
-    /// Zero points of integers: u8 like the scales; `None` for 2^(bits - 1).
+    /// Zero points of integers, u8, or minima, f16, like the scales; `None` for 2^(bits - 1).
     pub zeros: Option<Handle>,
+    /// Which of them.
+    pub zero_type: ZeroType,
     /// Column of x for every stored row, u32 `[rows]`, [`NO_ROW`](crate::quant::NO_ROW) for none; `None` for the
     /// row's own number.
     pub gather: Option<Handle>,
@@ -66,7 +69,7 @@ impl LinearWeights {
     /// Bytes of the codes, scales and zero points.
     pub fn bytes(&self) -> usize {
         let places = self.groups() * self.columns();
-        let zeros = if self.zeros.is_some() { places } else { 0 };
+        let zeros = places * self.tiles().zero_bytes() as usize;
         let gather = if self.gather.is_some() {
             4 * self.rows
         } else {
@@ -77,7 +80,8 @@ impl LinearWeights {
     }
 
     /// A power of two that brings every scale times every number into the normal range of `dtype`, with nothing to
-    /// spare for sums, which are f32; `None` where there is none, or the scales are unknown.
+    /// spare for sums, which are f32; `None` where there is none, or the scales are unknown. With minima it is 1: their
+    /// weights are multiples of the least f16, which lose nothing below the normal range.
     pub fn lift(&self, dtype: DType) -> Option<f32> {
         let [low, high] = match (self.scale_range, self.scale_type) {
             (Some(range), _) => range,
@@ -102,6 +106,9 @@ impl LinearWeights {
             DType::F16 => (largest / (high * most)).log2().floor().exp2(),
             _ => 1.0,
         };
+        if self.tiles().minima() {
+            return (lift >= 1.0).then_some(1.0);
+        }
         let holds = low * least * lift >= smallest && high * most * lift <= largest;
         (holds && lift.is_finite() && (self.factor / lift).is_finite()).then_some(lift)
     }
@@ -111,7 +118,7 @@ impl LinearWeights {
             bits: self.bits,
             codes: self.codes,
             scales: self.scale_type,
-            zeros: self.zeros.is_some(),
+            zeros: self.zeros.as_ref().map(|_| self.zero_type),
             groups: (TILE / self.group.clamp(1, TILE as usize) as u32).max(1),
             gathered: self.gather.is_some(),
         }
@@ -166,7 +173,7 @@ impl LinearWeights {
             self.scale_type.bytes() as usize,
         )?;
         if let Some(zeros) = &self.zeros {
-            holds("zeros", zeros, places, 1)?;
+            holds("zeros", zeros, places, self.zero_type.bytes() as usize)?;
         }
         if let Some(gather) = &self.gather {
             holds("gather", gather, self.rows, 4)?;

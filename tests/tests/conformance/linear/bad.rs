@@ -1,7 +1,7 @@
 //! Weights and views that do not fit one another.
 
 use flashcube::{
-    DType, LinearWeights, MatmulOptions, ScaleType, Tensor, WeightCodes, matmul_quantized,
+    DType, LinearWeights, MatmulOptions, ScaleType, Tensor, WeightCodes, ZeroType, matmul_quantized,
 };
 
 use super::invalid::{client, zeros};
@@ -23,6 +23,7 @@ fn products_check_sizes_and_buffers() {
         scale_range: None,
         factor: 1.0,
         zeros: None,
+        zero_type: ZeroType::Point,
         gather: None,
     };
     let x = zeros(&client, [3, 100], DType::F32);
@@ -57,6 +58,13 @@ fn products_check_sizes_and_buffers() {
             "scales: the view needs 512 elements",
         ),
         (complaint(&|w| w.zeros = Some(bytes(127))), "zeros:"),
+        (
+            complaint(&|w| {
+                w.zeros = Some(bytes(255));
+                w.zero_type = ZeroType::Minimum;
+            }),
+            "zeros:",
+        ),
         (complaint(&|w| w.gather = Some(bytes(4 * 127))), "gather:"),
         (
             complaint(&|w| w.factor = f32::NAN),

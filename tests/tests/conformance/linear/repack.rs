@@ -4,7 +4,8 @@ use cubecl::prelude::Client;
 use cubecl::server::Handle;
 use flashcube::{LinearWeights, PackFormat, PackedWeights, RepackOrder, repack};
 use flashcube_formats::{
-    Format, GroupScales, IntWeights, PackedLinear, QuantShape, QuantizedLinear, TileOrder, V1Zeros,
+    Format, GgufKind, GroupScales, GroupZeros, IntWeights, PackedLinear, QuantShape,
+    QuantizedLinear, TileOrder, V1Zeros,
 };
 use half::f16;
 use proptest::prelude::*;
@@ -98,7 +99,10 @@ fn compare(client: &Client, device: &LinearWeights, weights: &IntWeights) {
         .enumerate()
         .filter(|(place, _)| exists(*place))
     {
-        let expected = host.zeros.as_ref().map_or(middle, |zeros| zeros[place]);
+        let expected = match &host.zeros {
+            Some(GroupZeros::Points(points)) => points[place],
+            _ => middle,
+        };
         assert_eq!(zero, expected, "zero point {place}");
     }
 }
@@ -185,4 +189,44 @@ fn an_empty_weight_packs_to_nothing() {
     )
     .unwrap();
     assert_eq!((linear.bytes(), linear.n), (0, 0));
+}
+
+#[test]
+fn blocks_with_minima_are_packed_as_the_host_does() {
+    let client = client();
+    for (k, n) in [(32, 1), (96, 65), (320, 40)] {
+        let drawn = drawn((k, n, 4, Some(32)), false, 7);
+        let minima = drawn.scales.iter().map(|&scale| -scale).rev().collect();
+        let weights = IntWeights {
+            zeros: vec![0; drawn.zeros.len()],
+            ..drawn
+        };
+        let weights = weights.with_minima(minima).unwrap();
+        let host = QuantizedLinear::new(&weights).unwrap();
+        let blocks = host.to_gguf(GgufKind::Q4_1).unwrap();
+        let none = || upload(&client, []);
+        let packed = PackedWeights {
+            format: PackFormat::GgufQ4_1,
+            bits: 4,
+            k,
+            n,
+            group: 32,
+            qweight: upload(&client, blocks.bytes().iter().copied()),
+            qzeros: none(),
+            scales: none(),
+            g_idx: None,
+        };
+        let device = repack(&client, &packed, &order(&weights)).unwrap();
+        let bytes = |handle: &Handle, len| read(&client, handle, len);
+        let words: Vec<u8> = host.words.iter().flat_map(|x| x.to_le_bytes()).collect();
+        assert_eq!(bytes(&device.words, words.len()), words);
+        let scales = host.scales.to_bytes();
+        assert_eq!(bytes(&device.scales, scales.len()), scales);
+        let minima = host.zeros.as_ref().unwrap().to_bytes();
+        assert_eq!(bytes(device.zeros.as_ref().unwrap(), minima.len()), minima);
+        assert_eq!(
+            device.scale_range,
+            flashcube::scale_range(host.scale_values())
+        );
+    }
 }

@@ -3,7 +3,7 @@
 use flashcube::quant::WeightTiles;
 use flashcube::{
     Caps, DType, LinearWeights, MatmulKey, MatmulPolicy, ScaleType, Scaling, TierName, WeightCodes,
-    scale_range, select_matmul,
+    ZeroType, scale_range, select_matmul,
 };
 
 use super::invalid::client;
@@ -19,7 +19,7 @@ fn key(m: usize) -> MatmulKey {
             bits: 4,
             codes: WeightCodes::Int,
             scales: ScaleType::F16,
-            zeros: true,
+            zeros: Some(ZeroType::Point),
             groups: 1,
             gathered: false,
         },
@@ -149,6 +149,39 @@ fn scales_go_into_weights_where_their_range_allows_it() {
 }
 
 #[test]
+fn weights_with_minima_hold_their_scales_or_go_to_the_unit_tier() {
+    let [.., h200, _, _, _] = gpus();
+    let select = |liftable, m, policy: MatmulPolicy| {
+        let mut wanted = MatmulKey { liftable, ..key(m) };
+        wanted.tiles.zeros = Some(ZeroType::Minimum);
+        select_matmul(&wanted, &h200, &policy).map(|(b, _)| (b.tier, b.scaling))
+    };
+    let (any, weights) = (MatmulPolicy::default(), Scaling::Weights);
+    assert_eq!(select(true, 8, any).unwrap(), (TierName::Plane, weights));
+    assert_eq!(select(true, 64, any).unwrap(), (TierName::Hopper, weights));
+    for m in [8, 64] {
+        assert_eq!(select(false, m, any).unwrap(), (TierName::Unit, weights));
+    }
+    for tier in [TierName::Plane, TierName::Hopper] {
+        let asked = MatmulPolicy {
+            tier: Some(tier),
+            ..any
+        };
+        let refused = select(false, 64, asked).unwrap_err();
+        assert_eq!(refused.limit, "range of scales in weights");
+    }
+    for tier in [TierName::Unit, TierName::Plane, TierName::Hopper] {
+        let asked = MatmulPolicy {
+            tier: Some(tier),
+            scaling: Some(Scaling::Sums),
+            ..any
+        };
+        let refused = select(true, 64, asked).unwrap_err();
+        assert_eq!(refused.limit, "scales of weights with minima");
+    }
+}
+
+#[test]
 fn a_lift_keeps_every_weight_normal() {
     let client = client();
     let weights = |scales: ScaleType, range| LinearWeights {
@@ -164,6 +197,7 @@ fn a_lift_keeps_every_weight_normal() {
         scale_range: range,
         factor: 1.0,
         zeros: None,
+        zero_type: ZeroType::Point,
         gather: None,
     };
     let lift = |range, dtype| weights(ScaleType::F16, range).lift(dtype);
@@ -188,6 +222,17 @@ fn a_lift_keeps_every_weight_normal() {
     assert_eq!(lift(Some([2f32.powi(-126), 1.0]), DType::BF16), None);
     assert_eq!(lift(None, DType::F16), None);
     assert_eq!(lift(Some([0.01, 0.02]), DType::F32), None);
+    // With minima weights stay as they are, if they are f16 at all.
+    let above = |range, dtype| {
+        let mut weights = weights(ScaleType::F16, range);
+        weights.zeros = Some(client.empty(128));
+        weights.zero_type = ZeroType::Minimum;
+        weights.lift(dtype)
+    };
+    assert_eq!(above(Some([6e-8, 2048.0]), DType::F16), Some(1.0));
+    assert_eq!(above(Some([6e-8, 2049.0]), DType::F16), None);
+    assert_eq!(above(Some([6e-8, 65504.0]), DType::BF16), Some(1.0));
+    assert_eq!(above(None, DType::BF16), None);
     // Any E4M3 will do.
     assert!(weights(ScaleType::E4M3, None).lift(DType::F16).is_some());
 

@@ -119,22 +119,19 @@ impl HopperMatmulShape {
     pub fn zeros_at(self) -> u32 {
         self.scales_at() + self.scale_rows() * self.scale_row()
     }
-    /// Bytes of a row of zero points of a stage.
+    /// Bytes of a row of zero points or minima of a stage.
     pub fn zero_row(self) -> u32 {
-        self.columns()
+        self.tiles.zero_bytes() * self.columns()
     }
     /// Bytes of a stage.
     pub fn stage_bytes(self) -> u32 {
-        let zeros = match self.tiles.zeros {
-            true => self.scale_rows() * self.zero_row(),
-            false => 0,
-        };
+        let zeros = self.scale_rows() * self.zero_row();
         (self.zeros_at() + zeros).next_multiple_of(1024)
     }
     /// Bytes that arrive in a stage.
     pub fn arrival(self) -> u32 {
-        let zeros = if self.tiles.zeros { TILE } else { 0 };
-        let scales = self.scale_rows() * (self.tiles.scales.bytes() * TILE + zeros);
+        let columns = self.tiles.scales.bytes() + self.tiles.zero_bytes();
+        let scales = self.scale_rows() * columns * TILE;
         self.x_bytes() + TILES_N * (self.run_bytes() + scales)
     }
     /// Bytes from the first stage to the barriers: full and empty of every stage.

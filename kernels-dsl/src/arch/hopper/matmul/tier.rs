@@ -154,10 +154,11 @@ impl<'a> HopperMatmul<'a> {
             let at = comptime!(shape.scales_at() + part * shape.scale_row() + t * TILE * size);
             let from = self.scales_from + row * size as u64;
             ptx::bulk_load(stage + at, from, comptime!(tiles * TILE * size), full);
-            if comptime!(shape.tiles.zeros) {
-                let at = comptime!(shape.zeros_at() + part * shape.zero_row() + t * TILE);
-                let from = self.zeros_from + row;
-                ptx::bulk_load(stage + at, from, comptime!(tiles * TILE), full);
+            let size = comptime!(shape.tiles.zero_bytes());
+            if comptime!(size > 0) {
+                let at = comptime!(shape.zeros_at() + part * shape.zero_row() + t * TILE * size);
+                let from = self.zeros_from + row * size as u64;
+                ptx::bulk_load(stage + at, from, comptime!(tiles * TILE * size), full);
             }
         }
     }
@@ -172,7 +173,7 @@ pub struct HopperBlock {
     pub scales: Array<u32>,
     /// `[groups]`: the same as weights take them, where they do ([`pairs::column_factors()`]).
     pub factors: Array<Vector<u32, Const<4>>>,
-    /// `[groups]`: zero points of the even and the odd column.
+    /// `[groups]`: zero points or minima of the even and the odd column.
     pub zeros: Array<u32>,
 }
 
@@ -227,12 +228,9 @@ impl<'a> MatmulTier for HopperMatmulTier<'a> {
         for g in 0..groups {
             let row = comptime!(depth * shape.tiles.groups + g as u32);
             let scale_row = stage + comptime!(row * shape.scale_row() + shape.scales_at());
-            if comptime!(shape.tiles.scales.bytes() == 1) {
-                scales[g] = byte_pair(scale_row + column, warp);
-            } else {
-                scales[g] = load_word(scale_row + column * 2u32);
-            }
-            if comptime!(shape.scaling == Scaling::Weights) {
+            let size = comptime!(shape.tiles.scales.bytes());
+            scales[g] = column_pair(scale_row, column, warp, size);
+            if comptime!(shape.scaling == Scaling::Weights && !shape.tiles.minima()) {
                 let scale = pairs::scales(scales[g], comptime!(shape.tiles.scales));
                 let lift = ctx.sizes.lift;
                 factors[g] = pairs::column_factors(
@@ -241,9 +239,10 @@ impl<'a> MatmulTier for HopperMatmulTier<'a> {
                     comptime!(shape.ty),
                 );
             }
-            if comptime!(shape.tiles.zeros) {
+            let size = comptime!(shape.tiles.zero_bytes());
+            if comptime!(size > 0) {
                 let zero_row = stage + comptime!(row * shape.zero_row() + shape.zeros_at());
-                zeros[g] = byte_pair(zero_row + column, warp);
+                zeros[g] = column_pair(zero_row, column, warp, size);
             }
         }
         HopperBlock {
@@ -271,9 +270,13 @@ impl<'a> MatmulTier for HopperMatmulTier<'a> {
         let ty = comptime!(ctx.shape.ty);
         let zeros = crate::arch::plane::column_zeros(&block.zeros, group, tiles, ty);
         let numbers = fragment_of(&block.words, &zeros, 0usize, step, tiles, ty);
-        match comptime!(ctx.shape.scaling) {
-            Scaling::Sums => numbers,
-            Scaling::Weights => pairs::scaled(numbers, block.factors[group], ty),
+        if comptime!(tiles.minima()) {
+            pairs::above_minima(numbers, block.scales[group], block.zeros[group], ty)
+        } else {
+            match comptime!(ctx.shape.scaling) {
+                Scaling::Sums => numbers,
+                Scaling::Weights => pairs::scaled(numbers, block.factors[group], ty),
+            }
         }
     }
 
@@ -336,8 +339,14 @@ impl<'a> MatmulTier for HopperMatmulTier<'a> {
     }
 }
 
-/// A byte of each of the lane's columns, the first of which is at `from`: a word holds those of two warps.
+/// `size` bytes of each of the lane's columns, the first of which is `column` of the row at `row`: a word holds the
+/// single bytes of two warps.
 #[cube]
-fn byte_pair(from: u32, warp: u32) -> u32 {
-    load_word(from & 0xFFFF_FFFCu32) >> (warp % 2u32 * 16u32)
+fn column_pair(row: u32, column: u32, warp: u32, #[comptime] size: u32) -> u32 {
+    let from = row + column * size;
+    if comptime!(size == 1) {
+        load_word(from & 0xFFFF_FFFCu32) >> (warp % 2u32 * 16u32)
+    } else {
+        load_word(from)
+    }
 }

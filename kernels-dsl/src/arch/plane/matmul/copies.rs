@@ -129,9 +129,10 @@ impl<'a> PlaneMatmul<'a> {
         for pass in 0..comptime!(shape.passes(zeros)) {
             let chunk = self.member() + comptime!(pass * team);
             if chunk < zeros {
-                let bytes = comptime!(shape.columns);
+                let size = comptime!(shape.tiles.zero_bytes());
+                let bytes = comptime!(shape.columns * size);
                 let to = stage + comptime!(shape.zeros_at());
-                self.copy_columns(j, to, self.zeros_from, chunk, bytes, 1u32);
+                self.copy_columns(j, to, self.zeros_from, chunk, bytes, size);
             }
         }
     }

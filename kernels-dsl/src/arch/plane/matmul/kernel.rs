@@ -78,9 +78,18 @@ fn run_plane<'a, E: Float>(
         shape,
     };
     let fragments = comptime!((shape.strips() * shape.row_tiles()) as usize);
-    let mut group = Array::<Vector<f32, Const<4>>>::new(fragments);
     let all = comptime!(fragments * shape.parts() as usize);
+    // Sums of scaled weights go on from k-block to k-block.
+    let held = comptime!(match blueprint.scaling {
+        Scaling::Sums => fragments,
+        Scaling::Weights => all,
+    });
+    let mut group = Array::<Vector<f32, Const<4>>>::new(held);
     let mut acc = Array::<Vector<f32, Const<4>>>::new(all);
+    #[unroll]
+    for i in 0..held {
+        group[i] = Vector::<f32, Const<4>>::zeroed();
+    }
     #[unroll]
     for i in 0..all {
         acc[i] = Vector::<f32, Const<4>>::zeroed();
@@ -92,13 +101,16 @@ fn run_plane<'a, E: Float>(
         unit.start,
         unit.end,
         comptime!(shape.tiles),
-        comptime!(Scaling::Sums),
+        comptime!(blueprint.scaling),
         comptime!(MatmulRoles::ALL),
     );
     // The stages become the block's sums.
     plane::copies_wait(0u32);
     sync_cube();
-    share_sums(&ctx, &acc);
+    match comptime!(blueprint.scaling) {
+        Scaling::Sums => share_sums(&ctx, &acc),
+        Scaling::Weights => share_sums(&ctx, &group),
+    }
     sync_cube();
     store_block::<E>(&ctx, &unit, bias, y, sums, counters);
 }

@@ -103,12 +103,9 @@ impl PlaneMatmulShape {
     pub fn scale_bytes(self) -> u32 {
         self.scale_rows() * self.columns * self.tiles.scales.bytes()
     }
-    /// Bytes of the zero points of a stage.
+    /// Bytes of the zero points or minima of a stage.
     pub fn zero_bytes(self) -> u32 {
-        match self.tiles.zeros {
-            true => self.scale_rows() * self.columns,
-            false => 0,
-        }
+        self.scale_rows() * self.columns * self.tiles.zero_bytes()
     }
     /// Bytes from the start of a stage to its codes.
     pub fn words_at(self) -> u32 {

@@ -57,7 +57,7 @@ pub struct PlaneBlock {
     pub words: Array<u32>,
     /// [groups, strips]: scales of the even and the odd column.
     pub scales: Array<u32>,
-    /// [groups, strips]: zero points of the even and the odd column.
+    /// [groups, strips]: zero points or minima of the even and the odd column.
     pub zeros: Array<u32>,
 }
 
@@ -125,18 +125,11 @@ impl<'a> MatmulTier for PlaneMatmulTier<'a> {
             let size = comptime!(shape.tiles.scales.bytes());
             let scales_at = stage + comptime!(shape.scales_at()) + column * size;
             let first = comptime!(g * strips);
-            if comptime!(size == 1) {
-                byte_pairs(&mut scales, scales_at, first, strips);
-            } else {
-                #[unroll]
-                for s in 0..strips {
-                    scales[comptime!(first + s)] =
-                        ptx::load_word(scales_at + comptime!(4 * s as u32));
-                }
-            }
-            if comptime!(shape.tiles.zeros) {
-                let zeros_at = stage + comptime!(shape.zeros_at()) + column;
-                byte_pairs(&mut zeros, zeros_at, first, strips);
+            column_pairs(&mut scales, scales_at, first, strips, size);
+            let size = comptime!(shape.tiles.zero_bytes());
+            if comptime!(size > 0) {
+                let zeros_at = stage + comptime!(shape.zeros_at()) + column * size;
+                column_pairs(&mut zeros, zeros_at, first, strips, size);
             }
         }
         PlaneBlock {
@@ -159,9 +152,15 @@ impl<'a> MatmulTier for PlaneMatmulTier<'a> {
         let mut weights = Array::<Vector<u32, Const<4>>>::new(strips);
         #[unroll]
         for s in 0..strips {
-            let zeros = column_zeros(&block.zeros, comptime!(group * strips + s), tiles, ty);
+            let at = comptime!(group * strips + s);
+            let zeros = column_zeros(&block.zeros, at, tiles, ty);
             let first = comptime!(s * tiles.bits as usize);
-            weights[s] = fragment_of(&block.words, &zeros, first, step, tiles, ty);
+            let numbers = fragment_of(&block.words, &zeros, first, step, tiles, ty);
+            weights[s] = if comptime!(tiles.minima()) {
+                pairs::above_minima(numbers, block.scales[at], block.zeros[at], ty)
+            } else {
+                numbers
+            };
         }
         weights
     }
@@ -171,18 +170,23 @@ impl<'a> MatmulTier for PlaneMatmulTier<'a> {
         weights: &Array<Vector<u32, Const<4>>>,
         sums: &mut Array<Vector<f32, Const<4>>>,
         j: u32,
-        #[comptime] _part: usize,
+        #[comptime] part: usize,
         #[comptime] step: usize,
         #[comptime] accumulate: bool,
     ) {
         let shape = comptime!(ctx.shape);
         let row_tiles = comptime!(shape.row_tiles() as usize);
+        // Parts take turns with the sums of a group; those of weights with minima are the parts' own.
+        let first = comptime!(match shape.tiles.minima() {
+            true => part * shape.strips() as usize * row_tiles,
+            false => 0,
+        });
         // Two chunks further is a flip of address bits: steps never leave a line.
         let x_at = (ctx.stage(j) + ctx.x_at) ^ comptime!(32 * step as u32);
         if comptime!(row_tiles == 1) {
             let b = ptx::ldmatrix(x_at, 2u32, false);
             let (b0, b1) = (b.extract(0usize), b.extract(1usize));
-            multiply_strips(weights, sums, b0, b1, 0usize, accumulate, shape);
+            multiply_strips(weights, sums, b0, b1, first, accumulate, shape);
         } else {
             #[unroll]
             for pair in 0..comptime!(row_tiles / 2) {
@@ -191,7 +195,7 @@ impl<'a> MatmulTier for PlaneMatmulTier<'a> {
                 for half in 0..2usize {
                     let b0 = b.extract(comptime!(2 * half));
                     let b1 = b.extract(comptime!(2 * half + 1));
-                    let tile = comptime!(2 * pair + half);
+                    let tile = comptime!(first + 2 * pair + half);
                     multiply_strips(weights, sums, b0, b1, tile, accumulate, shape);
                 }
             }
@@ -241,7 +245,7 @@ pub(in crate::arch) fn column_zeros(
     #[comptime] tiles: crate::quant::WeightTiles,
     #[comptime] ty: &'static str,
 ) -> ColumnZeros {
-    if comptime!(tiles.zeros) {
+    if comptime!(tiles.points()) {
         let pair = zeros[at];
         zeros_of(pair & 0xFFu32, (pair >> 8u32) & 0xFFu32, tiles, ty)
     } else {
@@ -250,14 +254,22 @@ pub(in crate::arch) fn column_zeros(
     }
 }
 
-/// A byte of the even and one of the odd column of every strip from `from` on: strips start even, and
-/// a word holds the bytes of two.
+/// `size` bytes of the even and as many of the odd column of every strip from `from` on: strips start even, and
+/// a word holds the single bytes of two.
 #[cube]
-fn byte_pairs(to: &mut Array<u32>, from: u32, #[comptime] first: usize, #[comptime] strips: usize) {
+fn column_pairs(
+    to: &mut Array<u32>,
+    from: u32,
+    #[comptime] first: usize,
+    #[comptime] strips: usize,
+    #[comptime] size: u32,
+) {
     #[unroll]
     for s in 0..strips {
         let at = comptime!(first + s);
-        if comptime!(s % 2 == 0) {
+        if comptime!(size == 2) {
+            to[at] = ptx::load_word(from + comptime!(4 * s as u32));
+        } else if comptime!(s % 2 == 0) {
             to[at] = ptx::load_word(from + comptime!(2 * s as u32));
         } else {
             to[at] = to[comptime!(at - 1)] >> 16u32;
@@ -290,7 +302,7 @@ pub(in crate::arch) fn lane_words(
     }
 }
 
-/// Every strip times one 8-row block of x.
+/// Every strip times one 8-row block of x, into the sums from `tile` on.
 #[cube]
 fn multiply_strips(
     weights: &Array<Vector<u32, Const<4>>>,
