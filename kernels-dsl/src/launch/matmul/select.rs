@@ -206,12 +206,14 @@ fn plane(
         fault: policy.fault,
     };
     let bytes = |depth, stages| of(depth, stages, true).plane_shape().smem_bytes() as usize;
+    let fits = |depth: &usize| bytes(*depth, 2) <= caps.shared_memory;
     // ptxas keeps 512 units with E8M0 scales to 64 registers each, and spills.
-    let spills = |depth| depth == 16 && key.tiles.scales == ScaleType::E8M0;
-    let fits = |depth: &usize| bytes(*depth, 2) <= caps.shared_memory && !spills(*depth);
-    let depth = match few {
-        true => deepest(blocks, processors, fits),
-        false => 2,
+    let spills = |depth: &usize| *depth == 16 && key.tiles.scales == ScaleType::E8M0;
+    let depth = match (few, key.chunks) {
+        (true, true) => deepest(blocks, processors, |d| fits(d) && !spills(d)),
+        // Single elements of x are read through the first cache, which shares its memory with the stages.
+        (true, false) => 8,
+        (false, _) => 2,
     };
     if !fits(&depth) {
         let limit = "shared memory (bytes)";
