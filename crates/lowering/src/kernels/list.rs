@@ -426,6 +426,7 @@ fn matmul(all: &mut Vec<ListedKernel>) {
             for m in [8, 16] {
                 add_columns(&format!("b4_n{n}"), None, dtype, m, n, plain);
                 add_columns(&format!("b4_zeros_n{n}"), None, dtype, m, n, zeros);
+                add_columns(&format!("b4_minima_n{n}"), None, dtype, m, n, minima);
             }
         }
     }
@@ -438,6 +439,7 @@ fn matmul(all: &mut Vec<ListedKernel>) {
     }
     for dtype in [DType::F16, DType::BF16] {
         for m in [8, 16, 32, 64, 128] {
+            add("b4_minima", None, dtype, m, minima);
             for (label, tiles) in [("b4", plain), ("b4_zeros", zeros)] {
                 add(label, None, dtype, m, tiles);
                 if m > 16 {
@@ -451,7 +453,6 @@ fn matmul(all: &mut Vec<ListedKernel>) {
         for m in [8, 128] {
             add("b4_gathered", None, dtype, m, gathered);
             add("b4_g32", None, dtype, m, halves);
-            add("b4_minima", None, dtype, m, minima);
             for width in [2, 3, 8] {
                 add(&format!("b{width}_zeros"), None, dtype, m, bits(width));
             }
