@@ -78,20 +78,12 @@ fn run_plane<'a, E: Float>(
         shape,
     };
     let fragments = comptime!((shape.strips() * shape.row_tiles()) as usize);
-    let all = comptime!(fragments * shape.parts() as usize);
-    // Sums of scaled weights go on from k-block to k-block.
-    let held = comptime!(match blueprint.scaling {
-        Scaling::Sums => fragments,
-        Scaling::Weights => all,
-    });
-    let mut group = Array::<Vector<f32, Const<4>>>::new(held);
-    let mut acc = Array::<Vector<f32, Const<4>>>::new(all);
+    let mut group = Array::<Vector<f32, Const<4>>>::new(fragments);
+    let mut acc = Array::<Vector<f32, Const<4>>>::new(fragments);
     #[unroll]
-    for i in 0..held {
+    for i in 0..fragments {
+        // Sums of scaled weights go on from k-block to k-block.
         group[i] = Vector::<f32, Const<4>>::zeroed();
-    }
-    #[unroll]
-    for i in 0..all {
         acc[i] = Vector::<f32, Const<4>>::zeroed();
     }
     multiply_blocks::<PlaneMatmulTier<'a>>(

@@ -15,7 +15,8 @@ const PAD: u32 = 4;
 /// Block, planes and stages.
 ///
 /// A k-block is `planes_k` tiles deep, one for each plane along k; planes side by side have their own
-/// strips. With few rows no planes lie side by side: each copies what it multiplies, and none waits for another. A stage holds, one behind the other: x as `planes_k` tiles of `rows` lines of 128 bytes,
+/// strips. With few rows no planes lie side by side: each copies what it multiplies, and none waits for
+/// another. A stage holds, one behind the other: x as `planes_k` tiles of `rows` lines of 128 bytes,
 /// chunk c of line r where chunk `c ^ (r % 8)` would be; codes as in memory, column block by column
 /// block; scales and zero points of every tile's groups.
 #[derive(Debug, Hash, PartialEq, Eq, Clone, Copy)]
@@ -39,13 +40,9 @@ pub struct PlaneMatmulShape {
 }
 
 impl PlaneMatmulShape {
-    /// Strips of a part of a plane: all of a tile's where x has few rows, two where its sums want the registers.
+    /// Strips of a plane: all of a tile's where x has few rows, two where its sums want the registers.
     pub fn strips(self) -> u32 {
         if self.rows <= 16 { 4 } else { 2 }
-    }
-    /// Column blocks that a plane multiplies one after the other: all where x has few rows.
-    pub fn parts(self) -> u32 {
-        if self.rows <= 16 { self.tiles_n() } else { 1 }
     }
     /// 8-row blocks of x: the columns of mma.sync's right operand.
     pub fn row_tiles(self) -> u32 {
@@ -53,7 +50,7 @@ impl PlaneMatmulShape {
     }
     /// Planes along the columns of W.
     pub fn planes_n(self) -> u32 {
-        self.columns / (STRIP * self.strips() * self.parts())
+        self.columns / (STRIP * self.strips())
     }
     /// Units of a cube.
     pub fn units(self) -> u32 {

@@ -19,9 +19,8 @@ pub(super) fn share_sums(ctx: &PlaneMatmul<'_>, acc: &Array<Vector<f32, Const<4>
             + ctx.strip * 16u32
             + lane / 4u32 * 2u32)
             * 4u32;
-    // Strips of one part follow on those of the part before.
     #[unroll]
-    for s in 0..comptime!((shape.strips() * shape.parts()) as usize) {
+    for s in 0..comptime!(shape.strips() as usize) {
         #[unroll]
         for tile in 0..row_tiles {
             let sum = acc[comptime!(s * row_tiles + tile)];

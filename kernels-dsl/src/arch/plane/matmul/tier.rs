@@ -72,8 +72,8 @@ impl<'a> MatmulTier for PlaneMatmulTier<'a> {
     type Sums = Array<Vector<f32, Const<4>>>;
     type Acc = Array<Vector<f32, Const<4>>>;
 
-    fn parts(ctx: &PlaneMatmul<'a>) -> comptime_type!(usize) {
-        comptime!(ctx.shape.parts() as usize)
+    fn parts(_ctx: &PlaneMatmul<'a>) -> comptime_type!(usize) {
+        1usize
     }
     fn begin(ctx: &mut PlaneMatmul<'a>, start: u32, end: u32) {
         for ahead in 0..comptime!(ctx.shape.stages - 1) {
@@ -95,13 +95,13 @@ impl<'a> MatmulTier for PlaneMatmulTier<'a> {
     }
     fn receive(_ctx: &mut PlaneMatmul<'a>, _j: u32) {}
 
-    fn open(ctx: &mut PlaneMatmul<'a>, j: u32, #[comptime] part: usize) -> PlaneBlock {
+    fn open(ctx: &mut PlaneMatmul<'a>, j: u32, #[comptime] _part: usize) -> PlaneBlock {
         let shape = comptime!(ctx.shape);
         let (strips, groups) = comptime!((shape.strips() as usize, shape.tiles.groups as usize));
         let bits = comptime!(shape.tiles.bits as usize);
         let stage = ctx.stage(j);
         let lane = UNIT_POS % 32u32;
-        let tile_n = ctx.strip / 4u32 + comptime!(part as u32);
+        let tile_n = ctx.strip / 4u32;
         let strip = ctx.strip % 4u32;
         let words_at = stage
             + comptime!(shape.words_at())
@@ -170,23 +170,18 @@ impl<'a> MatmulTier for PlaneMatmulTier<'a> {
         weights: &Array<Vector<u32, Const<4>>>,
         sums: &mut Array<Vector<f32, Const<4>>>,
         j: u32,
-        #[comptime] part: usize,
+        #[comptime] _part: usize,
         #[comptime] step: usize,
         #[comptime] accumulate: bool,
     ) {
         let shape = comptime!(ctx.shape);
         let row_tiles = comptime!(shape.row_tiles() as usize);
-        // Parts take turns with the sums of a group; those of weights with minima are the parts' own.
-        let first = comptime!(match shape.tiles.minima() {
-            true => part * shape.strips() as usize * row_tiles,
-            false => 0,
-        });
         // Two chunks further is a flip of address bits: steps never leave a line.
         let x_at = (ctx.stage(j) + ctx.x_at) ^ comptime!(32 * step as u32);
         if comptime!(row_tiles == 1) {
             let b = ptx::ldmatrix(x_at, 2u32, false);
             let (b0, b1) = (b.extract(0usize), b.extract(1usize));
-            multiply_strips(weights, sums, b0, b1, first, accumulate, shape);
+            multiply_strips(weights, sums, b0, b1, 0usize, accumulate, shape);
         } else {
             #[unroll]
             for pair in 0..comptime!(row_tiles / 2) {
@@ -195,7 +190,7 @@ impl<'a> MatmulTier for PlaneMatmulTier<'a> {
                 for half in 0..2usize {
                     let b0 = b.extract(comptime!(2 * half));
                     let b1 = b.extract(comptime!(2 * half + 1));
-                    let tile = comptime!(first + 2 * pair + half);
+                    let tile = comptime!(2 * pair + half);
                     multiply_strips(weights, sums, b0, b1, tile, accumulate, shape);
                 }
             }
@@ -209,12 +204,11 @@ impl<'a> MatmulTier for PlaneMatmulTier<'a> {
         block: &PlaneBlock,
         sums: &mut Array<Vector<f32, Const<4>>>,
         acc: &mut Array<Vector<f32, Const<4>>>,
-        #[comptime] part: usize,
+        #[comptime] _part: usize,
         #[comptime] group: usize,
     ) {
         let strips = comptime!(ctx.shape.strips() as usize);
         let row_tiles = comptime!(ctx.shape.row_tiles() as usize);
-        let first = comptime!(part * strips * row_tiles);
         #[unroll]
         for s in 0..strips {
             let pair = block.scales[comptime!(group * strips + s)];
@@ -223,13 +217,13 @@ impl<'a> MatmulTier for PlaneMatmulTier<'a> {
             #[unroll]
             for tile in 0..row_tiles {
                 let i = comptime!(s * row_tiles + tile);
-                let (x, a) = (sums[i], acc[comptime!(first + i)]);
+                let (x, a) = (sums[i], acc[i]);
                 let mut out = Vector::<f32, Const<4>>::zeroed();
                 out.insert(0usize, fma(x.extract(0usize), even, a.extract(0usize)));
                 out.insert(1usize, fma(x.extract(1usize), even, a.extract(1usize)));
                 out.insert(2usize, fma(x.extract(2usize), odd, a.extract(2usize)));
                 out.insert(3usize, fma(x.extract(3usize), odd, a.extract(3usize)));
-                acc[comptime!(first + i)] = out;
+                acc[i] = out;
             }
         }
     }
