@@ -265,6 +265,14 @@ fn on_matrix_units(feature: &'static str, tier: TierName) -> Vec<Entry> {
     let rounds = zeros(with(Some(8), Some(2))([1070, 70, 520], 128));
     let rounds = entry(feature, "rounds_m1070n70k520", rounds).memory(Memory::Poisoned);
     entries.push(rounds.dtypes(&HALVES));
+    if tier == TierName::Plane {
+        // Columns that leave a cube 8 and 4 of 16 planes on 132 multiprocessors.
+        for [m, n, k] in [[3, 8520, 600], [12, 16_936, 600]] {
+            let sizes = zeros(with(None, None)([m, n, k], 128));
+            let columns = entry(feature, format!("columns_m{m}n{n}k{k}"), sizes);
+            entries.push(columns.memory(Memory::Poisoned).dtypes(&HALVES));
+        }
+    }
     let blocks: &[usize] = match tier {
         TierName::Hopper => &[16, 32, 64, 128],
         _ => &[8, 16, 32, 64],

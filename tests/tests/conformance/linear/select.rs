@@ -122,6 +122,30 @@ fn blocks_fit_shared_memory_and_blocks_of_few_columns_are_split() {
 }
 
 #[test]
+fn cubes_of_few_rows_have_the_more_planes_the_fewer_columns() {
+    let [.., h200, _, _, _] = gpus();
+    let planes = |key: &MatmulKey| {
+        let (blueprint, shares) = select_matmul(key, &h200, &MatmulPolicy::default()).unwrap();
+        assert_eq!(shares, 1, "{blueprint}");
+        blueprint.depth
+    };
+    for m in [1, 8, 16] {
+        for (n, wanted) in [(8192, 16), (8449, 8), (16_896, 8), (16_897, 4), (40_000, 4)] {
+            assert_eq!(planes(&MatmulKey { n, ..key(m) }), wanted, "m {m} n {n}");
+        }
+    }
+    // x by elements wants the first cache; E8M0 scales spill at 512 units.
+    let gathered = MatmulKey {
+        chunks: false,
+        ..key(8)
+    };
+    assert_eq!(planes(&gathered), 8);
+    let mut scaled = key(8);
+    scaled.tiles.scales = ScaleType::E8M0;
+    assert_eq!(planes(&scaled), 8);
+}
+
+#[test]
 fn scales_go_into_weights_where_their_range_allows_it() {
     let [.., h200, _, _, _] = gpus();
     let select = |liftable, scaling| {
